@@ -84,7 +84,7 @@ def test_every_operation_that_records_an_action_is_in_the_table() -> None:
     others = {"actions", "commands", "declaring", "promotion", "sign_ins"}
     others |= {"canceling._ask_to_stop", "schedules._put", "schedules._switch"}
     others |= {"batches._create", "processes._started", "processes._create_batch"}
-    others |= {"erasure._erase_piece", "retention.prune_piece"}
+    others |= {"erasure._erase_piece", "retention.prune_piece", "worker_requests._ask"}
     others |= {"batches._create", "processes._started", "processes._create_batch"}  # they send
     named = {action.operation for action in ACTIONS}
     for module in pkgutil.iter_modules(operations.__path__):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from commandbus.domain.breaker import BreakerSnapshot, BreakerState
-from commandbus.domain.presence import WorkerInfo
+from commandbus.domain.presence import WorkerInfo, WorkerState
 from commandbus.domain.process.values import ProcessCount
 from commandbus.domain.schedule import ScheduleRecord
 from commandbus.observe.text import Exposition
@@ -98,15 +98,22 @@ def _write_fleet(
             for state in BreakerState
         ),
     )
-    serving = dict.fromkeys(domains, 0)
+    serving, states = dict.fromkeys(domains, 0), dict.fromkeys(WorkerState, 0)
     for worker in workers:
+        states[worker.state] += 1
         for name in worker.domains:
-            serving[name] = serving.get(name, 0) + worker.concurrency
+            serving[name] = serving.get(name, 0) + (worker.concurrency if worker.claims else 0)
     out.add(
         "fleet_slots",
         "gauge",
-        "Slots of the workers that reported themselves lately.",
+        "Slots of the workers that reported themselves lately and claim commands.",
         *(({"domain": name}, slots) for name, slots in sorted(serving.items())),
+    )
+    out.add(
+        "fleet_workers",
+        "gauge",
+        "Workers and process routers that reported themselves lately: running, quiet or stopping.",
+        *(({"state": state.lower()}, count) for state, count in states.items()),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.batch import BatchRecord
@@ -11,7 +12,7 @@ from commandbus.domain.command import CommandRecord, CommandRef
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.limits import KEY_PREFIX, limit_at
 from commandbus.domain.moment import as_datetime
-from commandbus.domain.presence import Reason, Why, WorkerInfo
+from commandbus.domain.presence import Reason, Why, WorkerInfo, WorkerState
 from commandbus.domain.process.values import ENDED as PROCESS_ENDED
 from commandbus.domain.process.values import (
     ProcessRecord,
@@ -24,7 +25,7 @@ from commandbus.errors import CommandNotFoundError
 from commandbus.operations.batches import get_batch
 from commandbus.operations.breakers import get_breaker
 from commandbus.operations.canceling import requested
-from commandbus.operations.commands import only_one, place_of
+from commandbus.operations.commands import only_one, place_of, query_commands
 from commandbus.operations.presence import list_workers
 from commandbus.operations.processes import ProcessRef, StartProcessResult, get_process
 from commandbus.operations.scope import Scope
@@ -32,6 +33,8 @@ from commandbus.store.limiting import BlockedAt
 from commandbus.store.op import Op
 
 AHEAD_MAX = 10_000
+RECENT = 100
+"""Commands of a domain among which a type is looked for that is much like another."""
 JUST_NOW = timedelta(seconds=10)
 """A worker that has just begun need not have reported itself yet."""
 UNCLAIMED_AFTER = timedelta(seconds=30)
@@ -74,11 +77,27 @@ def _why_still_running(scope: Scope, record: CommandRecord) -> Op[list[Reason]]:
             "another worker takes the command over when the lease has ended"
         )
         reasons.append(Reason("WORKER_SILENT", text))
+    reasons += [one for w in live if w.name == record.worker for one in _why_in_child(record, w)]
     asked = yield from requested(scope, record)
     if asked is not None:
         by = f" by {asked.actor}" if asked.actor else ""
         reasons.append(Reason("CANCEL_REQUESTED", f"it was asked to stop{by}: {asked.reason}"))
     return reasons
+
+
+def _why_in_child(record: CommandRecord, worker: WorkerInfo) -> list[Reason]:
+    """Its handler needs a child process, and those of its worker are not well."""
+    if (record.domain, record.command_type) not in worker.isolated:
+        return []
+    kills = [f"{count} killed by {cause}" for cause, count in worker.child_kills.items()]
+    ends = ", ".join([f"{worker.child_restarts} restarted", *kills])
+    if not worker.children:
+        text = f"its handler needs a child process, and its worker has none yet ({ends})"
+        return [Reason("CHILD_STARTS", text)]
+    if worker.child_restarts:
+        text = f"its handler needs a child process, and those of its worker ended before: {ends}"
+        return [Reason("CHILDREN_END", text)]
+    return []
 
 
 def _why_batch(batch: BatchRecord) -> Why:
@@ -210,8 +229,37 @@ def _who_can(scope: Scope, record: CommandRecord) -> Op[list[WorkerInfo] | Reaso
     able = [w for w in tagged if w.processes or wanted in w.command_types]
     if not able:
         who = f"{_none_of(tagged)} with the tags it requires" if record.requires else _none_of(tagged)
-        return Reason("NO_HANDLER", f"{who} has a handler for {record.command_type!r}")
-    return able
+        hint = yield from _similar(scope, record, tagged)
+        return Reason("NO_HANDLER", f"{who} has a handler for {record.command_type!r}{hint}")
+    return [worker for worker in able if worker.claims] or _why_quiet(able)
+
+
+def _similar(scope: Scope, record: CommandRecord, serving: list[WorkerInfo]) -> Op[str]:
+    """A type that is much like the one without a handler: it may be misspelt."""
+    handled = {
+        name for worker in serving for domain, name in worker.command_types if domain == record.domain
+    }
+    near = get_close_matches(record.command_type, sorted(handled), 1)
+    if near:
+        return f"; is it {near[0]!r}, which has one?"
+    recent = yield from query_commands(scope, domain=record.domain, limit=RECENT)
+    sent = {one.command_type for one in recent} - {record.command_type}
+    near = get_close_matches(record.command_type, sorted(sent), 1)
+    return f"; is it {near[0]!r}, which was sent lately?" if near else ""
+
+
+def _why_quiet(able: list[WorkerInfo]) -> Reason:
+    """All that could take it are quiet or stop."""
+    states = {worker.requested.state for worker in able} | {worker.state for worker in able}
+    is_quiet = WorkerState.QUIET in states
+    word = "quiet" if is_quiet else "stopping"
+    word += " or stopping" if is_quiet and WorkerState.STOPPING in states else ""
+    asked = [one for w in able for one in (w.requested.quiet, w.requested.stop) if one is not None]
+    last = max(asked, key=lambda one: one.at, default=None)
+    by = f" (asked by {last.actor} at {_moment(last.at)})" if last else ""
+    many = f"all {len(able)} workers that could run it are"
+    who = "the worker that could run it is" if len(able) == 1 else many
+    return Reason("QUIET" if is_quiet else "STOPPING", f"{who} {word}{by}")
 
 
 def _none_of(serving: list[WorkerInfo]) -> str:

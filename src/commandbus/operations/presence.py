@@ -8,7 +8,7 @@ import msgspec
 
 from commandbus.domain.moment import SECOND, as_datetime
 from commandbus.domain.page import Page
-from commandbus.domain.presence import WorkerInfo
+from commandbus.domain.presence import WorkerInfo, WorkerRequest
 from commandbus.operations.pages import list_named
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document, readable
@@ -16,6 +16,8 @@ from commandbus.store.op import Op, autocommit
 from commandbus.store.sessions import QUIET_SECONDS
 
 KIND = "worker"
+REQUESTS = "worker.request"
+"""What operators asked of workers, by the name of the worker."""
 HEARTBEAT = 120.0
 """Seconds between two reports of a worker whose process others see in their list of processes."""
 MISSED_MAX = 2.5
@@ -24,6 +26,13 @@ LATE_SECONDS = 5.0
 """So long after the end of its lease a worker that died counts as gone."""
 
 _decoder = msgspec.json.Decoder(WorkerInfo)
+_request_decoder = msgspec.json.Decoder(WorkerRequest)
+
+
+def decode_request(document: Document | None) -> WorkerRequest:
+    """What a document asks of its worker; one that cannot be read asks for nothing."""
+    found = [] if document is None else readable([document], lambda d: _request_decoder.decode(d.body))
+    return found[0] if found else WorkerRequest()
 
 
 def heartbeat(scope: Scope, info: WorkerInfo, lease_seconds: float) -> float:
@@ -49,16 +58,20 @@ def report_worker(scope: Scope, info: WorkerInfo, version: int, again: float = H
 
 
 @autocommit
-def forget_worker(scope: Scope, name: str) -> Op[None]:
-    """A worker has ended in order."""
+def forget_worker(scope: Scope, name: str, *, goes_on: bool = False) -> Op[None]:
+    """A worker has ended in order, with what was asked of it; unless it `goes_on` under its name."""
     yield from scope.store.delete_document(KIND, name)
+    if not goes_on:
+        yield from scope.store.delete_document(REQUESTS, name)
 
 
 def forget_dead_workers(scope: Scope) -> Op[int]:
-    """Drop workers that have not reported themselves for long; returns how many."""
+    """Drop workers that have not reported themselves for long, with what was asked of them; returns how
+    many."""
     dead = yield from scope.store.due_documents(KIND)
     for document in dead:
         yield from scope.store.delete_document(KIND, document.key)
+        yield from scope.store.delete_document(REQUESTS, document.key)
     return len(dead)
 
 
@@ -78,7 +91,15 @@ def list_workers(
     found = yield from list_named(scope, KIND, read, after, limit)
     sessions = sorted({info.session for info in found if info.session})
     ended = yield from scope.store.ended_sessions(sessions)
-    return Page([info for info in found if _lives(scope, info, ended)], found.next)
+    live = [info for info in found if _lives(scope, info, ended)]
+    asked = yield from scope.store.get_documents(REQUESTS, [info.name for info in live])
+    requests = {document.key: decode_request(document) for document in asked}
+    return Page([_with(info, requests.get(info.name)) for info in live], found.next)
+
+
+def _with(info: WorkerInfo, request: WorkerRequest | None) -> WorkerInfo:
+    """A report cannot vouch for operators: what they asked for is read from their own documents."""
+    return msgspec.structs.replace(info, requested=request or WorkerRequest())
 
 
 def _lives(scope: Scope, info: WorkerInfo, ended: Container[str]) -> bool:

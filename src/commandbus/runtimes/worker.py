@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
@@ -11,9 +12,11 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar, Unpack
 
+import msgspec
+
 from commandbus.domain.counts import as_count
 from commandbus.domain.moment import Duration, as_seconds
-from commandbus.domain.presence import WorkerRestart
+from commandbus.domain.presence import WorkerInfo, WorkerRequest, WorkerRestart, WorkerState
 from commandbus.domain.priority import Priority, as_priority
 from commandbus.domain.shown import shows_options
 from commandbus.errors import ConfigurationError
@@ -37,8 +40,10 @@ from commandbus.services.historian import Historian
 from commandbus.services.reclaimer import Reclaimer
 from commandbus.services.restarts import Restarts
 from commandbus.services.standard import standard_services
-from commandbus.settings import WorkerOptions, WorkerSettings, defaults_of, settings_of
+from commandbus.services.worker_requests import WorkerRequests
+from commandbus.settings import VERSION, WorkerOptions, WorkerSettings, defaults_of, settings_of
 from commandbus.store.deaths import Witness, unknown_death
+from commandbus.store.process_list import own_memory, this_process
 from commandbus.store.records import CancelRequest, Claimed, ClaimReply, ClaimRequest, SettleReport
 from commandbus.store.sent import SentFigures
 from commandbus.store.sessions import WORKERS
@@ -46,7 +51,16 @@ from commandbus.store.wakeup import WakeHub
 from commandbus.worker.base import ReceivedCommand, WorkerBase
 from commandbus.worker.context import HandlerContext, HandlerServices, SyncHandlerContext
 from commandbus.worker.effects import Claim, Forget, PassOn
-from commandbus.worker.events import ClaimAnswered, ClaimFailed, LeasesGone, StopRequested, Woken
+from commandbus.worker.events import (
+    ClaimAnswered,
+    ClaimFailed,
+    Event,
+    LeasesGone,
+    Quieted,
+    Resized,
+    StopRequested,
+    Woken,
+)
 from commandbus.worker.handlers import HandlerRegistry
 from commandbus.worker.isolation.preparing import check_not_preparing
 from commandbus.worker.keeper import LeaseKeeper
@@ -56,6 +70,7 @@ from commandbus.worker.recordings import Recordings
 from commandbus.worker.serving import what_to_serve
 from commandbus.worker.sizing import Sizer
 
+logger = logging.getLogger("commandbus.worker")
 Bus = TypeVar("Bus", bound=BusBase)
 RECEIVE_MAX = 1_000
 
@@ -98,6 +113,9 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
         if bus.settings.tracing is not None:
             self._execution.trace(tracing_module().Traced(bus.settings.tracing))
         self._restarts = Restarts()
+        self._request = WorkerRequest()
+        self.obey_stop: Callable[[], object] | None = None
+        """What ends the worker on an operator's request, where it is more than a stop."""
         self._recovery: CrashRecovery | None = None
         self._witness: Witness = unknown_death
         self._router = RouterThread(bus, self.registry)
@@ -260,7 +278,9 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
             self.settings.visibility_timeout,
             self._bus.settings,
             self._refresh,
+            lambda: self.metrics.commands_received,
         )
+        services.append(WorkerRequests(self.name, self._on_request))
         services += [Declarer(self.registry), *recording]
         low, high = self.settings.min_concurrency, self.settings.max_concurrency
         if low is not None and high is not None:
@@ -319,7 +339,8 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
         session = self._engine.reserved_session
         if self._closer.touched:
             session.run(self._closer.work(self._bus.scope))
-        session.run(forget_worker(self._bus.scope, self.name))
+        goes_on = self._restart_reason is not None
+        session.run(forget_worker(self._bus.scope, self.name, goes_on=goes_on))
 
     def _on_wake(self, source: str, due_in: float | None) -> None:
         self._post_from_anywhere(Woken(source, due_in))
@@ -348,11 +369,97 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
     def _stop_calls(self, seqs: frozenset[int]) -> None:
         """Cancel the handlers of these commands, where a runtime can."""
 
+    def _presence(self, runtime: str) -> WorkerInfo:
+        """The presence record of this worker."""
+        now = datetime.now(UTC)
+        return WorkerInfo(
+            name=self.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            runtime=runtime,
+            domains=self.domains,
+            command_types=tuple(self.registry.registered_handlers()),
+            isolated=tuple((h.domain, h.command_type) for h in self.registry if h.isolated is not None),
+            concurrency=self._core.concurrency,
+            started_at=now,
+            seen_at=now,
+            version=VERSION,
+            tags=self.settings.tags,
+            process=this_process(),
+            configured_concurrency=self._configured,
+            concurrency_max=self._engine.slots_max,
+        )
+
+    def _refresh(self, info: WorkerInfo) -> WorkerInfo:
+        """The presence record with the figures of now."""
+        return msgspec.structs.replace(
+            info,
+            concurrency=self._core.concurrency,
+            children=self.metrics.children,
+            child_restarts=self.metrics.child_restarts,
+            child_kills=dict(self.metrics.child_kills),
+            state=self._state,
+            memory_bytes=own_memory(),
+            cpu_seconds=time.process_time(),
+        )
+
+    @property
+    def _state(self) -> WorkerState:
+        """What it does about commands that wait."""
+        if self._core.stopping:
+            return WorkerState.STOPPING
+        return WorkerState.QUIET if self._core.quiet else WorkerState.RUNNING
+
+    def _on_request(self, request: WorkerRequest) -> None:
+        """Carry out what operators ask of this worker now. Called by the thread of services."""
+        before, self._request = self._request, request
+        if request == before:
+            return
+        slots = request.concurrency or self._configured
+        logger.info("an operator asks worker %s: %s, %s at once", self.name, request.state, slots)
+        if (request.quiet is None) != (before.quiet is None):
+            self._post_from_anywhere(Quieted(request.quiet is not None))
+        if request.concurrency != before.concurrency:
+            self._resize(slots)
+        if request.stop is not None and before.stop is None:
+            self._stop_by_signal(None) if self.obey_stop is None else self.obey_stop()
+
+    def _resize(self, slots: int) -> None:
+        try:
+            self._engine.check_demand(self._demand_of(slots))
+        except ConfigurationError as error:  # operators are told the limit, but may be told late
+            logger.error("worker %s keeps its concurrency: %s", self.name, error)  # noqa: TRY400
+        else:
+            self._post_from_anywhere(Resized(slots, asked=True))
+
+    @property
+    def is_resized(self) -> bool:
+        """Whether an operator decided how many handlers run at once."""
+        return self._request.concurrency is not None
+
+    @property
+    def was_asked_to_stop(self) -> bool:
+        """Whether an operator stopped this worker; a supervisor starts no other in its place."""
+        return self._request.stop is not None
+
+    def _changed(self, event: Event) -> None:
+        """After an event of `STATES`."""
+        if isinstance(event, Resized):
+            self._engine.meet(self._demand_of(event.concurrency))
+        if (
+            isinstance(event, Quieted)
+            or (isinstance(event, Resized) and event.asked)
+            or (isinstance(event, StopRequested) and self._core.held)
+        ):
+            self._engine.hub.wake(WORKERS, None, "state")
+
     def _perform_here(self, effect: Forget | PassOn) -> None:
         """The effects that need no waiting."""
         if isinstance(effect, Forget):
             self._keeper.forget(effect.lease_ids)
             return
+        if self._core.quiet:  # events go to others from now on
+            self._engine.hub.disarm(self._waiter)
         for domain in self.domains if effect.domains is None else effect.domains:
             self._engine.hub.wake(domain, None, "chain", besides=self._waiter)
 

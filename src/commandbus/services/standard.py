@@ -34,6 +34,7 @@ def standard_services(
     lease_seconds: float,
     settings: BusSettings,
     refresh: Callable[[WorkerInfo], WorkerInfo] = lambda info: info,
+    load: Callable[[], int] | None = None,
 ) -> list[Service]:
     retention, after = settings.retention, settings.escalate_after
     pruning = [] if not retention else [Pruner(check_retention(retention))]
@@ -44,7 +45,7 @@ def standard_services(
         *pruning,
         *escalating,
         historian,
-        Presence(info, lease_seconds, refresh),
+        Presence(info, lease_seconds, refresh, load),
         Scheduler(),
         BreakerSharing(breakers, info.name),
         reclaimer,

@@ -39,6 +39,14 @@ def _identity(pid: int) -> ProcessIdentity:
     return ProcessIdentity(pid, state_of(pid)[1], _boot(), _namespace(), socket.gethostname())
 
 
+def own_memory() -> int:
+    """Bytes of memory that this process holds; 0 where there is no such list."""
+    try:
+        return int((PROC / "self/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
 def state_of(pid: int) -> tuple[str, int]:
     """The state of a process, and when it started; X, 0 when there is none, or no such list."""
     try:

@@ -11,6 +11,10 @@ from commandbus.store.session import ConnectionUse, Demand
 class Serverless:
     url: str
 
+    @property
+    def slots_max(self) -> int | None:
+        return None
+
     def check_demand(self, demand: Demand) -> None: ...
 
     def meet(self, demand: Demand) -> None: ...

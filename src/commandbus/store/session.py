@@ -153,6 +153,11 @@ class Engine(Protocol):
         has too few connections."""
         ...
 
+    @property
+    def slots_max(self) -> int | None:
+        """The largest concurrency that `check_demand` accepts; None for no limit."""
+        ...
+
     def check_demand(self, demand: Demand) -> None:
         """Raises ConfigurationError, with the numbers, when a worker wants what cannot be given."""
         ...

@@ -18,6 +18,8 @@ WORKERS = "commandbus.workers"
 """The topic that is woken when this process gets or loses its session."""
 LEASES = "commandbus.leases"
 """The topic that is woken when other processes may hold leases."""
+WORKER_REQUESTS = "commandbus.worker_requests"
+"""The topic that is woken when operators asked something of a worker."""
 QUIET_SECONDS = 600.0
 """A process whose session proves that it hears announcements looks no more often without a reason."""
 

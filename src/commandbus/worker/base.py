@@ -8,7 +8,6 @@ import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -19,7 +18,6 @@ from commandbus.domain.ids import new_id
 from commandbus.domain.moment import SECOND, Duration, as_seconds
 from commandbus.domain.names import as_name
 from commandbus.domain.outcome import Outcome, Released
-from commandbus.domain.presence import WorkerInfo
 from commandbus.errors import (
     ConfigurationError,
     InvalidOperationError,
@@ -29,11 +27,10 @@ from commandbus.errors import (
     PoolExhausted,
     TransientCommandError,
 )
-from commandbus.settings import VERSION, WorkerSettings, check_concurrency, check_poll_interval
+from commandbus.settings import WorkerSettings, check_concurrency, check_poll_interval
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.op import Op, Wake, autocommit
 from commandbus.store.outage import outage_of
-from commandbus.store.process_list import this_process
 from commandbus.store.records import Claimed, Settlement, SettleReport
 from commandbus.store.sent import SentFigures
 from commandbus.store.session import ConnectionUse, Demand, Engine, bus_closed
@@ -113,6 +110,7 @@ class WorkerBase(ABC):
         """How the machinery of this worker is doing."""
         self._store_check = StoreCheck(self._ask_store)
         self._core = WorkerCore(settings, take_timer_turn=self._take_timer_turn)
+        self._configured = self._core.concurrency
         self._execution = Execution(
             engine,
             self.registry,
@@ -192,7 +190,7 @@ class WorkerBase(ABC):
             take_timer_turn=self._take_timer_turn,
             until_idle=self._until_idle,
         )
-        self._core.concurrency = before.concurrency
+        self._core.concurrency, self._core.quiet = before.concurrency, before.quiet
         self._core.poll_interval = before.poll_interval
 
     def _another_round(self) -> bool:
@@ -252,34 +250,6 @@ class WorkerBase(ABC):
         thread."""
         logger.error("worker %s ends, and its supervisor starts another process: %s", self.name, reason)
         self._post_from_anywhere(StopRequested(self.settings.shutdown_timeout))
-
-    def _presence(self, runtime: str) -> WorkerInfo:
-        """The presence record of this worker."""
-        now = datetime.now(UTC)
-        return WorkerInfo(
-            name=self.name,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            runtime=runtime,
-            domains=self.domains,
-            command_types=tuple(self.registry.registered_handlers()),
-            concurrency=self._core.concurrency,
-            started_at=now,
-            seen_at=now,
-            version=VERSION,
-            tags=self.settings.tags,
-            process=this_process(),
-        )
-
-    def _refresh(self, info: WorkerInfo) -> WorkerInfo:
-        """The presence record with the figures of now."""
-        return msgspec.structs.replace(
-            info,
-            concurrency=self._core.concurrency,
-            children=self.metrics.children,
-            child_restarts=self.metrics.child_restarts,
-            child_kills=dict(self.metrics.child_kills),
-        )
 
     @property
     def metrics(self) -> WorkerMetrics:

@@ -25,16 +25,7 @@ from commandbus.store.wakeup import RECONNECT
 from commandbus.worker import pace
 from commandbus.worker.backoff import backoff
 from commandbus.worker.chains import Chains
-from commandbus.worker.effects import (
-    Claim,
-    Effect,
-    Forget,
-    Interrupt,
-    PassOn,
-    Settle,
-    Start,
-    Withdraw,
-)
+from commandbus.worker.effects import Claim, Effect, Forget, Interrupt, PassOn, Settle, Start, Withdraw
 from commandbus.worker.ending import Ending
 from commandbus.worker.events import (
     ClaimAnswered,
@@ -43,6 +34,7 @@ from commandbus.worker.events import (
     Finished,
     LeasesGone,
     PollChanged,
+    Quieted,
     Resized,
     Settled,
     SettleFailed,
@@ -75,6 +67,8 @@ class WorkerCore:
         low, high = settings.min_concurrency or 1, settings.max_concurrency or inf
         self.concurrency = int(min(high, max(low, settings.concurrency)))
         self.poll_interval = settings.poll_interval
+        self.quiet = False
+        """Nothing is claimed until an operator resumes it."""
         self._settings, self._uniform = settings, uniform
         self._take_timer_turn = take_timer_turn
         """Whether this worker of the process claims for a timer that expired at `due_at`."""
@@ -121,8 +115,8 @@ class WorkerCore:
 
     @property
     def idle(self) -> bool:
-        """Nothing is held, nothing is in flight, and the last claim was empty."""
-        return not (self.held or self._in_flight() or self._claim_wanted)
+        """Nothing is held, nothing is in flight, and the last claim was empty or none follows."""
+        return not (self.held or self._in_flight() or (self._claim_wanted and not self.quiet))
 
     @property
     def leases(self) -> frozenset[int]:
@@ -142,7 +136,7 @@ class WorkerCore:
         ending = self.ending.deadline(self.held, self._in_flight())
         if ending is not None:
             moments.append(ending)
-        elif not self._claiming and self._room() > 0:
+        elif not self._claiming and not self.quiet and self._room() > 0:
             moments.append(self._claim_at if self._claim_wanted else self._look_at)
         if self.unsettled and not self.settling:
             moments.append(self._next_settle())
@@ -187,6 +181,8 @@ class WorkerCore:
                 self._leases_gone(event, now, effects)
             case Resized():
                 self.concurrency = event.concurrency
+            case Quieted():
+                self._quieted(event.quiet, now, effects)
             case PollChanged():
                 self.poll_interval = event.poll_interval
                 self._look(now + self._fallback, "fallback")
@@ -206,6 +202,13 @@ class WorkerCore:
     def _give_up(self, gone: frozenset[int] | None = None) -> list[Claimed]:
         """What waits here for others, under these leases or any, is not going to begin."""
         return self.chains.give_up(gone) + self.last_chances.give_up(gone)
+
+    def _quieted(self, quiet: bool, now: float, effects: list[Effect]) -> None:
+        """Other workers of the process take over what this one was woken for, and its timers."""
+        self.quiet = quiet
+        self._claim_wanted, self._sweep_at = True, now
+        if quiet:
+            effects.append(PassOn())
 
     def _end_if_closed(self, error: Exception, now: float, effects: list[Effect]) -> None:
         """A bus that was closed under its worker ends it at once."""
@@ -235,7 +238,7 @@ class WorkerCore:
             count = 1 if self._one_by_one else len(self.unsettled)
             self.settling, self.unsettled = self.unsettled[:count], self.unsettled[count:]
             effects.append(Settle(self.settling))
-        if not self._claim_wanted and now >= self._look_at and self._is_my_turn(now):
+        if not (self._claim_wanted or self.quiet) and now >= self._look_at and self._is_my_turn(now):
             self._claim_wanted = True
             rarely = self.poll_interval >= pace.QUICK_CHECK_FROM
             idle = rarely and self._swept and self._look_source == "fallback"
@@ -255,7 +258,7 @@ class WorkerCore:
             self._swept = sweep
             busy = self.held or self.unsettled or self.settling
             self.until_idle.asked(sweep and not (idle or skip_sweep or busy))
-        elif self._woken_meanwhile and not self._claiming and (room == 0 or self.stopping):
+        elif self._woken_meanwhile and not self._claiming and (not room or self.stopping or self.quiet):
             # New work wakes only one waiter; one that cannot take it wakes the next.
             self._woken_meanwhile = False
             effects.append(PassOn())
@@ -280,7 +283,8 @@ class WorkerCore:
         return max(self._settle_at, self._settled_at + pace.SETTLE_GAP)
 
     def _may_claim(self, now: float) -> bool:
-        return self._claim_wanted and not self._claiming and not self.stopping and now >= self._claim_at
+        may = self._claim_wanted and not self._claiming and not self.quiet
+        return may and not self.stopping and now >= self._claim_at
 
     @property
     def _hoard_seconds(self) -> float:

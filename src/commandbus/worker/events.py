@@ -61,6 +61,14 @@ class LeasesGone(msgspec.Struct, frozen=True):
 
 class Resized(msgspec.Struct, frozen=True):
     concurrency: int
+    asked: bool = False
+    """An operator asked for it; others see it at once."""
+
+
+class Quieted(msgspec.Struct, frozen=True):
+    """Claim nothing more, or claim again."""
+
+    quiet: bool
 
 
 class PollChanged(msgspec.Struct, frozen=True):
@@ -87,7 +95,10 @@ Event = (
     | Withdrawn
     | LeasesGone
     | Resized
+    | Quieted
     | PollChanged
     | StopRequested
     | Tick
 )
+STATES = (Resized, Quieted, StopRequested)
+"""Events after which others see the worker differently."""

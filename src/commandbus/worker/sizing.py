@@ -61,13 +61,16 @@ class Sized(Protocol):
     @property
     def metrics(self) -> Any: ...
 
+    @property
+    def is_resized(self) -> bool: ...
+
     def set_concurrency(self, concurrency: int) -> None: ...
 
     def _ask(self, answer: Callable[[], None]) -> None: ...
 
 
 class Sizer:
-    """A service that looks at a worker every second and sets its concurrency."""
+    """A service that sets the concurrency of a worker every second, unless an operator did."""
 
     name = "sizer"
     topic = "commandbus.sizes"
@@ -92,7 +95,7 @@ class Sizer:
         load = self._measure()
         current = self._worker.concurrency
         wanted = next_concurrency(current, self._low, self._high, load)
-        if wanted != current:
+        if wanted != current and not self._worker.is_resized:
             self._worker.set_concurrency(wanted)
         return INTERVAL
 

@@ -155,8 +155,12 @@ class PostgresEngine:
 
     # What workers need.
 
+    @property
+    def slots_max(self) -> int | None:
+        return self.location.pool_size
+
     def check_demand(self, demand: Demand) -> None:
-        given = self.location.pool_size
+        given = self.slots_max
         if given is not None and given < demand.concurrency:
             raise ConfigurationError(
                 f"pool_size={given} in the URL is less than concurrency={demand.concurrency}: every "

@@ -18,6 +18,7 @@ import msgspec
 
 from commandbus.domain.moment import SECOND, Clock
 from commandbus.engines.sqlite.doorbell import EXPECT, LOOK, Bell, Doorbell
+from commandbus.store.sessions import WORKER_REQUESTS
 from commandbus.store.sql_files import load
 from commandbus.store.wakeup import WakeHub
 
@@ -68,6 +69,8 @@ class Watcher:
         self._bell: Bell | None = None
         self._unrung_until = 0.0
         """Until then the counter is read as often as without a bell."""
+        self._requests: str | None = None
+        """What operators asked of workers at the last look."""
         self._expects_until = 0.0
         self._expect_interval = INTERVAL
         self._clock = clock
@@ -174,6 +177,7 @@ class Watcher:
     def _announce(self, source: str) -> bool:
         """Tell waiters what is there now; and those who wait for outcomes, to look again."""
         self._hub.committed()
+        self._look_for_requests()
         domains = self._hub.armed_domains()
         if not domains:
             return False
@@ -188,3 +192,10 @@ class Watcher:
             elif due_at is not None:
                 self._hub.wake(domain, max(0.0, (due_at - now) / SECOND), source)
         return woke
+
+    def _look_for_requests(self) -> None:
+        """Services hear of what this process commits alone; requests to workers must not wait."""
+        (found,) = self._connection.execute(SQL.requests).fetchone()
+        if found != self._requests:
+            self._requests = found
+            self._hub.wake(WORKER_REQUESTS, None, "watch")

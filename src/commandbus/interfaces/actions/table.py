@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from commandbus.errors import InvalidArgumentError, NotFoundError
@@ -24,6 +25,7 @@ SCHEDULE = Subject("schedule", (_NAME,), "/schedules", page="/schedules")
 BREAKER = Subject("breaker", (_TARGET,), "/breakers", page="/breakers")
 BATCH = Subject("batch", (_BATCH_ID,), "/batches")
 PROCESS = Subject("process", (_PROCESS_ID,), "/processes")
+WORKER = Subject("worker", (), "/workers", page="/workers")
 STORE = Subject("store", (), "/system", page="/system", api="/store")
 
 # Parameters of several actions.
@@ -53,6 +55,12 @@ _OF_TYPE = Param(
 )
 _PER_KEY = Param("per_key", "Each group key by itself.", Kind.FLAG)
 _PER_SENDER = Param("per_sender", "Sends of each sender by itself.", Kind.FLAG)
+_WORKERS = (
+    Param("workers", "Names of workers, in full or their first or last characters.", Kind.WORDS,
+        positional=True, metavar="ID"),
+    Param("domain", "All workers that serve this domain.", flags=("--domain", "-d"), longest=63),
+    Param("host", "All workers on this host.", longest=255),
+)  # fmt: skip
 
 
 _CANARY = (
@@ -169,6 +177,24 @@ def _triggered(given: Given, sent: Any) -> str:
         if not sent.duplicate
         else "its last command has not ended"
     )
+
+
+def _which(given: Given) -> str:
+    """`worker w-1 w-2`, `all workers of domain shop on host web-1`."""
+    if given.get("workers"):
+        return f"worker {' '.join(given['workers'])}"
+    domain = f" of domain {given['domain']}" if given.get("domain") else ""
+    return f"all workers{domain}" + (f" on host {given['host']}" if given.get("host") else "")
+
+
+def _asked(what: str) -> Callable[[Given, Any], str]:
+    """What was asked of which workers."""
+
+    def done(given: Given, names: list[str]) -> str:
+        shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+        return f"{text.plural(len(names), 'worker')} asked to {what.format(**given)}: {shown}"
+
+    return done
 
 
 def _old(given: Given) -> str:
@@ -402,6 +428,42 @@ ACTIONS: tuple[Action, ...] = (
         "Cancel a process; its steps are undone, one by one.",
         "process {process_id} is asked to undo its steps; a router does it",
         reason="required", reason_default="canceled by an operator", when=("forward",), style="danger",
+    ),
+    # Workers.
+    Action(
+        "quiet", WORKER, "workers quiet", "worker_requests.quiet_workers",
+        "Let workers claim nothing more until they are resumed; they finish what they hold.",
+        _asked("be quiet"), _WORKERS,
+        details="They stay alive and are listed as QUIET. It is over when they are started again; to "
+        "hold a whole domain back, pause it.",
+        meant=_which, when=("RUNNING",),
+    ),
+    Action(
+        "resume", WORKER, "workers resume", "worker_requests.resume_workers",
+        "Let quiet workers claim again.", _asked("go on"), _WORKERS,
+        meant=_which, when=("QUIET",), style="main",
+    ),
+    Action(
+        "stop", WORKER, "workers stop", "worker_requests.stop_workers",
+        "Stop workers as SIGTERM does: what runs may finish in time, the rest goes back.",
+        _asked("stop"), _WORKERS,
+        details="A worker process that was stopped so is not started again by `commandbus worker`, "
+        "which ends with code 0 when none is left; systemd and Kubernetes may start it again.",
+        reason="required", reason_default="stopped on the command line", meant=_which,
+        when=("RUNNING", "QUIET"), style="danger",
+    ),
+    Action(
+        "concurrency", WORKER, "workers concurrency", "worker_requests.set_worker_concurrency",
+        "Change how many handlers workers run at once; what runs goes on.",
+        _asked("run {concurrency} at once"),
+        (
+            Param("concurrency", "How many at once.", Kind.INTEGER, required=True, positional=True,
+                metavar="N", most=10_000),
+            *_WORKERS,
+        ),
+        details="The configured number takes it back, and so does a restart. More than the pool of a "
+        "worker allows is refused.",
+        meant=_which, when=("RUNNING", "QUIET"),
     ),
     # The store.
     Action(

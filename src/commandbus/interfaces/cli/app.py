@@ -44,7 +44,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Operate": {
         "worker": "Carry out commands with the handlers of an app.",
-        "workers": "List the workers and process routers that reported themselves lately.",
+        "workers": "The workers and process routers that live; quiet, resume, stop and resize them.",
         "queue": "Whole domains: figures, pause, resume, purge.",
         "tsq": "The troubleshooting queue: commands that wait for a person.",
         "breaker": "Circuit breakers: targets that are not called for a while.",
@@ -94,11 +94,15 @@ READS = {
     "tsq": ("list", "show", "count"),
     "queue": ("list", "stats"),
     "breaker": ("list",),
+    "workers": ("list",),
     "limit": ("list",),
     "context": ("add", "use", "list", "show", "remove"),
     "db": ("upgrade", "verify", "sql", "roles", "doctor", "install-pgmq"),
 }
 """The commands of groups that are functions of a file; the others are rows of the table of actions."""
+
+LISTING = frozenset({"workers"})
+"""Groups that list when no command is given."""
 
 ACTING = {action.cli: action for action in ACTIONS}
 
@@ -169,6 +173,14 @@ class BusGroup(TyperGroup):
         return f"there are {', '.join(self.list_commands(ctx))}"
 
 
+class ListGroup(BusGroup):
+    """A group that lists when no command is given."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        is_bare = not args or (args[0].startswith("-") and args[0] not in ("-h", "--help"))
+        return super().parse_args(ctx, ["list", *args] if is_bare else args)
+
+
 class RootGroup(BusGroup):
     """Finds commands when they are asked for. Errors of the bus become one line and an exit code."""
 
@@ -209,7 +221,8 @@ def _build(name: str) -> Any:
         built.command(name, cls=BusCommand)(_function(name, name))
         return typer.main.get_command(built)
     summary = next(section[name] for section in SECTIONS.values() if name in section)
-    built = _typer(cls=BusGroup, name=name, help=summary, no_args_is_help=True, add_completion=False)
+    kind: Any = {"cls": ListGroup} if name in LISTING else {"cls": BusGroup, "no_args_is_help": True}
+    built = _typer(name=name, help=summary, add_completion=False, **kind)
     for part in GROUPS[name]:
         built.command(part, cls=BusCommand)(_function(f"{name} {part}", part))
     return typer.main.get_command(built)

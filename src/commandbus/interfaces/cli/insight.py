@@ -20,10 +20,26 @@ def _children(worker: WorkerInfo) -> str:
     return "" if not worker.children and not facts else ", ".join([str(worker.children), *facts])
 
 
+def _slots(worker: WorkerInfo) -> str:
+    """How many at once, and how many without an operator's request."""
+    configured = worker.configured_concurrency
+    differs = configured not in (0, worker.concurrency)
+    return f"{worker.concurrency} (configured {configured})" if differs else str(worker.concurrency)
+
+
+def _state(worker: WorkerInfo) -> str:
+    """Its state, and who asked for it; what was asked and is not heard yet is in lower case."""
+    asked = worker.requested.stop or worker.requested.quiet
+    is_heard = worker.state is worker.requested.state or asked is None
+    state = str(worker.state) if is_heard else f"asked: {worker.requested.state.lower()}"
+    return f"{state} by {asked.actor}" if asked else state
+
+
 COLUMNS = (
     Column("name", field_of("name"), keep=True),
-    Column("runtime", field_of("runtime")),
-    Column("slots", field_of("concurrency"), right=True),
+    Column("state", _state),
+    Column("runtime", field_of("runtime"), wide=True),
+    Column("slots", _slots, right=True),
     Column("children", _children, filled=True),
     Column("domains", lambda worker: ",".join(worker.domains)),
     Column("processes", lambda worker: ",".join(worker.processes), wide=True, filled=True),
@@ -81,7 +97,7 @@ def why(
 
 
 @listing(times="Started")
-def workers(look: Look) -> Found:
+def list_(look: Look) -> Found:
     """List the workers and process routers that reported themselves lately."""
     found = look.choose(look.bus.list_workers(), field_of("started_at"))
     return Found("workers", found, COLUMNS, "no worker has reported itself lately")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -18,9 +19,9 @@ from commandbus.interfaces.cli import output, target, text
 from commandbus.interfaces.cli.exits import Exit
 from commandbus.interfaces.cli.signals import DRAINED, Signals, supervisor
 from commandbus.interfaces.cli.supervision import Supervision
+from commandbus.runtimes.worker import RuntimeWorker
 from commandbus.settings import WorkerSettings
 from commandbus.store.urls import shown_url
-from commandbus.worker.base import WorkerBase
 from commandbus.worker.handlers import HandlerRegistry
 
 T = TypeVar("T")
@@ -41,10 +42,12 @@ class Plan:
     log_format: str = "text"
     until_idle: float | None = None
 
-    def dress(self, worker: WorkerBase) -> None:
+    def dress(self, worker: RuntimeWorker[Any]) -> None:
         """What is logged while a handler runs names its command, where logs can tell; and a supervisor
         is known to others, which leave a crash of this process to it."""
         worker.supervisor = supervisor()
+        # As the signal that the process would get: what does not end in time is aborted.
+        worker.obey_stop = partial(signal.raise_signal, signal.SIGTERM)
         if self.log_format == "json":
             from commandbus.observe.logs import correlated
 
@@ -112,7 +115,8 @@ async def _serve_asyncio(plan: Plan, registry: HandlerRegistry) -> int:
         supervision.__enter__()
         try:
             running = loop.create_task(worker.run(until_idle=plan.until_idle))
-            Signals(partial(tell_loop, loop, begin), plan.settings.shutdown_timeout)
+            tell = partial(tell_loop, loop, begin)
+            Signals(tell, plan.settings.shutdown_timeout, partial(_code, worker, Exit.FAILURE))
             _hello(worker.name, plan)
             await running
             await asyncio.gather(*stops)
@@ -144,7 +148,7 @@ def _serve_threads(plan: Plan, registry: HandlerRegistry) -> int:
 
         plan.dress(worker)
         with plan.supervision.around(worker):
-            Signals(begin, plan.settings.shutdown_timeout)
+            Signals(begin, plan.settings.shutdown_timeout, partial(_code, worker, Exit.FAILURE))
             _hello(worker.name, plan)
             worker.run(until_idle=plan.until_idle)
     return _goodbye(worker)
@@ -172,12 +176,19 @@ def _hello(name: str, plan: Plan) -> None:
     )
 
 
-def _goodbye(worker: WorkerBase) -> int:
+def _goodbye(worker: RuntimeWorker[Any]) -> int:
     metrics, why = worker.metrics, ": nothing is left to do" if worker.is_drained else ""
+    why = ": an operator stopped it" if worker.was_asked_to_stop else why
     output.done(
         f"worker {worker.name} has stopped after {text.plural(metrics.commands_settled, 'command')}, "
         f"{text.duration(metrics.average_process_seconds)} each{why}"
     )
-    code = DRAINED if worker.is_drained and worker.supervisor else Exit.OK
+    code = _code(worker, Exit.OK)
     _end_soon(code)
     return code
+
+
+def _code(worker: RuntimeWorker[Any], otherwise: Exit) -> int:
+    """How its process ends: a supervisor must not start another where an operator stopped it."""
+    is_over = worker.is_drained or worker.was_asked_to_stop
+    return DRAINED if is_over and worker.supervisor else otherwise

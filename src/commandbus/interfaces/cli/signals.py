@@ -30,7 +30,8 @@ def supervisor() -> int:
 
 
 DRAINED = 74
-"""How a worker process tells its supervisor that nothing is left to do, and none takes its place."""
+"""How a worker process tells its supervisor that none takes its place: nothing is left to do, or an
+operator stopped it."""
 ABORT_SECONDS = 5.0
 """What has not stopped so long after its patience never will: the process is ended."""
 
@@ -40,11 +41,17 @@ class Signals:
     end of `patience`, and a moment more, however stuck the rest of the process is.
 
     `stop` is called in another thread, with the seconds that handlers still have, None for all of
-    them; it must not wait.
+    them; it must not wait. `failure` is the exit code when it did not stop in time.
     """
 
-    def __init__(self, stop: Callable[[float | None], object], patience: float) -> None:
+    def __init__(
+        self,
+        stop: Callable[[float | None], object],
+        patience: float,
+        failure: Callable[[], int] = lambda: Exit.FAILURE,
+    ) -> None:
         self._stop = stop
+        self._failure = failure
         self._patience = patience
         self._count = 0
         self._abort_at = inf
@@ -62,7 +69,7 @@ class Signals:
             left = self._abort_at - time.monotonic()
             if left <= 0:
                 output.note("aborting: not stopped in time; what runs comes back with its lease")
-                os._exit(Exit.FAILURE)
+                os._exit(self._failure())
             if select.select([self._ear], [], [], None if left == inf else left)[0]:
                 for number in self._ear.recv(64):
                     if number in HEARD:

@@ -49,7 +49,7 @@ VIEWS = (
     View("Parked by error", lambda look: troubleshooting.list_.look(look, groups=True)),
     View("Parked", troubleshooting.list_.look, has_commands=True),
     View("Running", lambda look: commands.list_.look(look, status="running"), has_commands=True),
-    View("Workers", insight.workers.look),
+    View("Workers", insight.list_.look),
 )
 
 

@@ -12,9 +12,10 @@ from starlette.requests import Request
 
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.payload import Unreadable
+from commandbus.domain.presence import WorkerInfo, WorkerState
 from commandbus.domain.process.values import ProcessRecord
 from commandbus.interfaces.actions.model import Action, Kind, Many, Param, Subject
-from commandbus.interfaces.actions.table import ACTIONS, COMMAND, SCHEDULE, actions_of
+from commandbus.interfaces.actions.table import ACTIONS, COMMAND, SCHEDULE, WORKER, actions_of
 from commandbus.interfaces.cli.text import as_json
 from commandbus.interfaces.web.actions import OperatorApi
 from commandbus.interfaces.web.bodies import entered
@@ -52,6 +53,8 @@ class ActionPages:
                 values = {p.name: _written(p, getattr(record.schedule, p.name)) for p in action.params}
             elif action.subject is COMMAND and keys:
                 values = command_values((await self._desk.command(**keys)).command)
+            elif action.subject is WORKER:
+                values = {p.name: request.query_params.get(p.name, "") for p in action.params}
             return "action.html", self.form(action, keys, values)
 
         return page
@@ -134,6 +137,13 @@ def offered(subject: Subject, states: set[str]) -> list[Action]:
         for action in actions_of(subject)
         if action.offered and action.exists != "created" and action.fits(states)
     ]
+
+
+def worker_actions(worker: WorkerInfo) -> list[Action]:
+    """What can be asked of a worker now; nothing of a process router."""
+    asked = worker.requested.state
+    state = worker.state if asked is WorkerState.RUNNING and not worker.claims else asked
+    return [] if worker.processes else offered(WORKER, {str(state)})
 
 
 def command_values(command: CommandRecord) -> dict[str, Any]:

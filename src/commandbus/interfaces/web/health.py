@@ -19,7 +19,8 @@ Health = Literal["ok", "idle", "paused", "warning", "critical"]
 
 def domain_view(stats: QueueStats, workers: Iterable[WorkerInfo], rate: float) -> DomainView:
     serving = [worker for worker in workers if stats.domain in worker.domains]
-    health, note = _judge(stats, len(serving))
+    claiming = [worker for worker in serving if worker.claims]
+    health, note = _judge(stats, len(serving), len(claiming))
     return DomainView(
         stats.domain,
         health,
@@ -34,19 +35,21 @@ def domain_view(stats: QueueStats, workers: Iterable[WorkerInfo], rate: float) -
         stats.oldest_ready_age,
         stats.paused,
         len(serving),
-        sum(worker.concurrency for worker in serving),
+        sum(worker.concurrency for worker in claiming),
         rate,
         stats.ready / rate if stats.ready and rate > 0 else None,
     )
 
 
-def _judge(stats: QueueStats, workers: int) -> tuple[Health, str]:
+def _judge(stats: QueueStats, workers: int, claiming: int) -> tuple[Health, str]:
     age = stats.oldest_ready_age or 0.0
     if stats.paused:
         because = f": {stats.paused_reason}" if stats.paused_reason else ""
         return "paused", f"paused{because}"
     if stats.ready and not workers:
         return "critical", "work waits and no worker serves it"
+    if stats.ready and not claiming:
+        return "critical", "work waits and all its workers are quiet or stopping"
     if age > STUCK_SECONDS:
         return "critical", f"the oldest has waited {duration(age)}"
     if age > OLD_SECONDS:

@@ -1,7 +1,5 @@
-"""Memory and processor time of workers on the machine of the dashboard, as its kernel tells them.
-
-Workers do not report them: an idle fleet would write to the store for nothing but these figures.
-"""
+"""Memory and processor time of workers: of those on the machine of the dashboard as its kernel says, of
+others as they last reported. An idle worker does not report itself for these figures alone."""
 
 from __future__ import annotations
 
@@ -18,9 +16,19 @@ class Usage(msgspec.Struct, frozen=True):
     memory_bytes: int
     cpu_seconds: float
     """Since the process began."""
+    is_reported: bool = False
+    """By the worker, when it was last seen; otherwise measured now."""
 
 
 def usage_of(worker: WorkerInfo, proc: Path = Path("/proc")) -> Usage | None:
+    """None where neither the kernel nor the worker says."""
+    measured = _measured(worker, proc)
+    if measured is None and worker.memory_bytes:
+        return Usage(worker.memory_bytes, worker.cpu_seconds, is_reported=True)
+    return measured
+
+
+def _measured(worker: WorkerInfo, proc: Path) -> Usage | None:
     """None for a worker elsewhere, for one that is gone, and on systems without /proc."""
     identity = worker.process
     if worker.host != socket.gethostname() or identity is None or not identity.started:

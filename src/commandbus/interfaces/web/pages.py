@@ -29,6 +29,7 @@ from commandbus.interfaces.web.action_pages import (
     command_values,
     offered,
     states_of,
+    worker_actions,
 )
 from commandbus.interfaces.web.actions import OperatorApi
 from commandbus.interfaces.web.admission import admit
@@ -340,7 +341,7 @@ class Pages:
     async def workers(self, request: Request, who: Account) -> Content:
         workers = (await self.desk.workers()).workers
         return "workers.html", {
-            "workers": [(worker, usage_of(worker)) for worker in workers],
+            "workers": [(one, usage_of(one), worker_actions(one)) for one in workers],
             "running": await self.desk.running(),
             "crashes": await self.desk.crashes(),
             "restarts": await self.desk.restarts(),

@@ -77,7 +77,7 @@ class Reads:
             attention_of(shown.domains, breakers),
             shown.domains,
             len(workers),
-            sum(w.concurrency for w in workers),
+            sum(w.concurrency for w in workers if w.claims),
             shown.left_out,
         )
 

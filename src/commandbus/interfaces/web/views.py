@@ -30,6 +30,8 @@ STATUS = {
     "COMPENSATED": ("canceled", "Undone"),
     "TIMED_OUT": ("failed", "Timed out"),
     "SKIPPED": ("pending", "Skipped"),
+    "QUIET": ("parked", "Quiet"),
+    "STOPPING": ("canceled", "Stopping"),
     "OPEN": ("failed", "Open"),
     "HALF_OPEN": ("parked", "Probing"),
     "CLOSED": ("completed", "Closed"),

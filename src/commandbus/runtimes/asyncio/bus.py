@@ -32,6 +32,7 @@ from commandbus.operations import (
     troubleshooting,
     verification,
     waiting,
+    worker_requests,
 )
 from commandbus.operations.scope import Scope
 from commandbus.runtimes import calls
@@ -116,6 +117,10 @@ class CommandBus(BusBase, _Sending):
     purge = awaiting(queues.purge)
     why = awaiting(insight.why, read=True)
     list_workers = awaiting(presence.list_workers, read=True)
+    quiet_workers = awaiting(worker_requests.quiet_workers)
+    resume_workers = awaiting(worker_requests.resume_workers)
+    stop_workers = awaiting(worker_requests.stop_workers)
+    set_worker_concurrency = awaiting(worker_requests.set_worker_concurrency)
     get_history = awaiting(history.get_history, read=True)
     take_samples = awaiting(history.take_samples, read=True)
     prune = awaiting_flow(retention.prune)

@@ -31,9 +31,9 @@ from commandbus.worker.base import split_by_lease
 from commandbus.worker.completing import confirm, unconfirmed
 from commandbus.worker.context import HandlerContext
 from commandbus.worker.events import (
+    STATES,
     Event,
     Finished,
-    Resized,
     Settled,
     SettleFailed,
     StopRequested,
@@ -187,8 +187,8 @@ class Worker(Background, RuntimeWorker[CommandBus]):
             self._observe(event)
             for effect in self._core.handle(event, time.monotonic()):
                 self._perform(effect)
-            if isinstance(event, Resized):
-                self._engine.meet(self._demand_of(event.concurrency))
+            if isinstance(event, STATES):
+                self._changed(event)
         self._fit_slots()
 
     def _run_canceled(self) -> bool:

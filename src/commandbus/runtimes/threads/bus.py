@@ -32,6 +32,7 @@ from commandbus.operations import (
     troubleshooting,
     verification,
     waiting,
+    worker_requests,
 )
 from commandbus.operations.scope import Scope
 from commandbus.runtimes import calls
@@ -116,6 +117,10 @@ class SyncCommandBus(BusBase, _Sending):
     purge = blocking(queues.purge)
     why = blocking(insight.why, read=True)
     list_workers = blocking(presence.list_workers, read=True)
+    quiet_workers = blocking(worker_requests.quiet_workers)
+    resume_workers = blocking(worker_requests.resume_workers)
+    stop_workers = blocking(worker_requests.stop_workers)
+    set_worker_concurrency = blocking(worker_requests.set_worker_concurrency)
     get_history = blocking(history.get_history, read=True)
     take_samples = blocking(history.take_samples, read=True)
     prune = blocking_flow(retention.prune)

@@ -33,6 +33,7 @@ from commandbus.worker import effects
 from commandbus.worker.completing import confirm, unconfirmed
 from commandbus.worker.context import SyncHandlerContext
 from commandbus.worker.events import (
+    STATES,
     Event,
     Finished,
     Resized,
@@ -184,9 +185,10 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
         self._observe(event)
         for effect in self._core.handle(event, time.monotonic()):
             self._perform(effect)
-        if isinstance(event, Resized):
-            self._engine.meet(self._demand_of(event.concurrency))
-            self._slots.resize(event.concurrency)
+        if isinstance(event, STATES):
+            self._changed(event)
+            if isinstance(event, Resized):
+                self._slots.resize(event.concurrency)
 
     def _post_from_anywhere(self, event: Event) -> None:
         if self._running:

@@ -171,6 +171,11 @@ class Stage:
             info = msgspec.structs.replace(info, command_types=known, **fields)
             self.bus.run(report_worker(self.bus.bus.scope, info, 0))
 
+    def report_hand(self, **fields: Any) -> None:
+        """The worker that takes commands by hand reports itself, too."""
+        info = msgspec.structs.replace(self._hand._presence(self.bus.runtime), **fields)
+        self.bus.run(report_worker(self.bus.bus.scope, info, 0))
+
     def send(self, command_type: str = "ship", **options: Any) -> Any:
         return self.bus.send(self.domain, command_type, None, **options)
 

@@ -68,6 +68,28 @@ def no_handler_of_many(at: Stage) -> Any:
 
 
 @situation(
+    "Its type is misspelt", "NO_HANDLER",
+    says="has a handler for 'shp'; is it 'ship', which has one?",
+    cure="send it again with the right type, and cancel this one",
+)  # fmt: skip
+def misspelt(at: Stage) -> Any:
+    at.serve()
+    return at.send("shp")
+
+
+@situation(
+    "Its type is much like one that was sent lately", "NO_HANDLER",
+    says="; is it 'refund_order', which was sent lately?",
+    cure="deploy the handler, or correct the type",
+)  # fmt: skip
+def misspelt_of_recent(at: Stage) -> Any:
+    at.serve()
+    at.send("refund_order")
+    at.complete()
+    return at.send("refund_ordr")
+
+
+@situation(
     "A rolling deploy has not reached a worker yet", "SCHEDULED", "NO_HANDLER",
     says="it was put off until", cure="wait for the deploy; the command comes back by itself",
 )  # fmt: skip
@@ -165,6 +187,39 @@ def paused_alone(at: Stage) -> Any:
     sent = at.send()
     at.bus.pause(at.domain)
     return sent
+
+
+@situation(
+    "All workers that could run it are quiet", "QUIET",
+    says="all 2 workers that could run it are quiet (asked by ada at 20", cure="resume one of them",
+)  # fmt: skip
+def quiet(at: Stage) -> Any:
+    at.serve(count=2)
+    at.bus.call(at.bus.bus.acting("ada").quiet_workers, domain=at.domain)
+    return at.send()
+
+
+@situation(
+    "One of two workers is quiet, and the other is busy", "BUSY",
+    says="all 1 slots of the live worker are taken", cure="wait, or resume the quiet one",
+)  # fmt: skip
+def half_quiet(at: Stage) -> Any:
+    at.serve(concurrency=4)
+    at.bus.call(at.bus.bus.acting("ada").quiet_workers, domain=at.domain)
+    at.serve(concurrency=1)
+    at.send()
+    at.take()
+    return at.send()
+
+
+@situation(
+    "Its worker was asked to stop", "STOPPING",
+    says="the worker that could run it is stopping (asked by ada at 20", cure="start another worker",
+)  # fmt: skip
+def stopping(at: Stage) -> Any:
+    at.serve()
+    at.bus.call(at.bus.bus.acting("ada").stop_workers, domain=at.domain)
+    return at.send()
 
 
 @situation("It was canceled", "ENDED", says="CANCELED at", cure="resend it, if it is needed")
@@ -385,6 +440,31 @@ def rate(at: Stage) -> Any:
 def running(at: Stage) -> Any:
     sent = at.send()
     at.take()
+    return sent
+
+
+@situation(
+    "Its handler is isolated, and no child process is there yet", "RUNNING", "CHILD_STARTS",
+    says="needs a child process, and its worker has none yet (0 restarted)",
+    cure="wait; when it stays so, look at the worker's log",
+)  # fmt: skip
+def child_starts(at: Stage) -> Any:
+    sent = at.send()
+    at.take()
+    at.report_hand(isolated=((at.domain, "ship"),))
+    return sent
+
+
+@situation(
+    "Its handler is isolated, and child processes die", "RUNNING", "CHILDREN_END",
+    says="those of its worker ended before: 7 restarted, 3 killed by memory",
+    cure="look at the causes on the workers page; raise the limit, or mend the handler",
+)  # fmt: skip
+def children_die(at: Stage) -> Any:
+    sent = at.send()
+    at.take()
+    restarts = {"children": 2, "child_restarts": 7, "child_kills": {"memory": 3}}
+    at.report_hand(isolated=((at.domain, "ship"),), **restarts)
     return sent
 
 

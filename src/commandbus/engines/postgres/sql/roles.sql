@@ -40,7 +40,8 @@ grant select, insert, update, delete on commandbus.queue, commandbus.scheduled, 
     commandbus.bucket to :worker;
 
 -- What operators did is written by operators alone: a worker reads it, and neither adds entries of
--- theirs nor links, nor asks for a cancellation in another's name. Sign-ins are the dashboard's.
+-- theirs nor links, nor asks for a cancellation in another's name, nor asks anything of a worker.
+-- Sign-ins are the dashboard's.
 alter table commandbus.document enable row level security;
 alter table commandbus.audit enable row level security;
 drop policy if exists everything on commandbus.document;
@@ -56,10 +57,11 @@ create policy worker_reads on commandbus.document for select to :worker using (t
 create policy worker_adds on commandbus.document for insert to :worker
     with check (case kind
         when 'cancellation' then body::json #>> '{request,actor}' is null
-        else kind not in ('ledger', 'ledger.head', 'ledger.open', 'action')
+        else kind not in ('ledger', 'ledger.head', 'ledger.open', 'action', 'worker.request')
             and kind not like 'sign\_in.%' end);
 create policy worker_changes on commandbus.document for update to :worker
-    using (kind not in ('ledger', 'ledger.head', 'ledger.open', 'action', 'cancellation')
+    using (kind not in
+            ('ledger', 'ledger.head', 'ledger.open', 'action', 'cancellation', 'worker.request')
         and kind not like 'sign\_in.%');
 create policy worker_removes on commandbus.document for delete to :worker
     using (kind not in ('ledger', 'ledger.head', 'ledger.open', 'action')

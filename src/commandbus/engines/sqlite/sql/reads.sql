@@ -13,6 +13,10 @@ select c.seq, c.domain, c.command_type, c.command_id, c.data, c.correlation_id, 
         order by a.id desc limit 1) end,
     c.batch_id, c.group_key, c.requires
 
+-- name: requests
+-- What operators ask of workers now, as one text: it changes with every request.
+select group_concat(key || ' ' || version) from commandbus_document where kind = 'worker.request'
+
 -- name: of_commands
 from commandbus_command c left join commandbus_outcome o on o.seq = c.seq
 

@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.worker_requests import WorkerRequestsSuite
+
+
+class TestWorkerRequests(WorkerRequestsSuite):
+    pass
