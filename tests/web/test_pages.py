@@ -196,3 +196,28 @@ async def test_a_filter_is_saved_as_a_view_and_deleted() -> None:
         assert (await client.post("/views/delete", data=form)).status_code == 404
         acts = [record.action for record in await bus.list_actions()]
         assert acts == ["delete_view", "save_view"]
+
+
+async def test_workers_are_asked_by_buttons_and_forms() -> None:
+    async with CommandBus("memory://") as bus, visitor(bus) as client:
+        await scene.present(bus)
+        page = (await client.get("/workers")).text
+        token = page.split('name="form_token" value="')[1].split('"')[0]
+        form = {"form_token": token, "workers": "worker-1"}
+        assert (await client.post("/workers/quiet", data=form)).status_code == 303
+        page = (await client.get("/workers")).text
+        assert "not heard yet: asked to be quiet by" in page
+        assert page.count('action="/workers/quiet') == 2
+        assert 'action="/workers/resume?workers=worker-1"' in page
+        stop = (await client.get("/workers/stop?workers=worker-1")).text
+        assert 'name="workers" value="worker-1"' in stop
+        assert (await client.post("/workers/stop", data=form)).status_code == 422, "without a reason"
+        assert (await client.post("/workers/stop", data=form | {"reason": "sick"})).status_code == 303
+        assert "asked to stop by" in (await client.get("/workers")).text
+        wrong = await client.post("/workers/concurrency", data=form | {"concurrency": "many"})
+        assert (wrong.status_code, "must be a number" in wrong.text) == (422, True)
+        unknown = await client.post("/workers/quiet", data=form | {"workers": "worker-9"})
+        assert (unknown.status_code, "There is no worker" in unknown.text) == (404, True)
+        metrics = (await client.get("/metrics")).text
+        assert 'commandbus_fleet_workers{state="running"} 3' in metrics
+        assert 'commandbus_fleet_slots{domain="orders"} 8' in metrics

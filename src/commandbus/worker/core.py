@@ -67,8 +67,7 @@ class WorkerCore:
         low, high = settings.min_concurrency or 1, settings.max_concurrency or inf
         self.concurrency = int(min(high, max(low, settings.concurrency)))
         self.poll_interval = settings.poll_interval
-        self.quiet = False
-        """Nothing is claimed until an operator resumes it."""
+        self.quiet = False  # nothing is claimed until an operator resumes it
         self._settings, self._uniform = settings, uniform
         self._take_timer_turn = take_timer_turn
         """Whether this worker of the process claims for a timer that expired at `due_at`."""
