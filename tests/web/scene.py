@@ -128,9 +128,9 @@ async def work(
     await running
 
 
-async def present(bus: CommandBus) -> None:
-    """A worker that reported itself, as a fleet would show."""
-    from commandbus.domain.presence import WorkerInfo
+async def present(bus: CommandBus, quiet: int | None = None) -> None:
+    """Workers that reported themselves, as a fleet would show; one of them may be quiet."""
+    from commandbus.domain.presence import WorkerInfo, WorkerState
     from commandbus.operations.presence import report_worker
 
     now = datetime.now(UTC)
@@ -148,5 +148,9 @@ async def present(bus: CommandBus) -> None:
             started_at=now - timedelta(hours=5, minutes=number),
             seen_at=now,
             version="0.1.0",
+            state=WorkerState.QUIET if number == quiet else WorkerState.RUNNING,
+            configured_concurrency=4 if number == 0 else 8,
+            memory_bytes=(61 + 17 * number) << 20,
+            cpu_seconds=250.0 * (number + 1),
         )
         await bus.session.run(report_worker(bus.scope, info, 0))

@@ -47,7 +47,9 @@ async def fill(bus: CommandBus) -> None:
     await scene.fill(bus)
     await saga.drive(bus)
     await saga.deliver(bus, "pen", "kite")
-    await scene.present(bus)
+    await scene.present(bus, quiet=1)
+    await bus.acting("olga").quiet_workers(["worker-2"], reason="a look at its memory")
+    await bus.acting("olga").set_worker_concurrency(8, ["worker-1"])
 
 
 async def some_load(bus: CommandBus, seconds: float) -> None:

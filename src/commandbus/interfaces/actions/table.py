@@ -447,7 +447,7 @@ ACTIONS: tuple[Action, ...] = (
         "stop", WORKER, "workers stop", "worker_requests.stop_workers",
         "Stop workers as SIGTERM does: what runs may finish in time, the rest goes back.",
         _asked("stop"), _WORKERS,
-        details="A worker process that was stopped so is not started again by `commandbus worker`, "
+        details="A worker process that was stopped so is not started again by commandbus worker, "
         "which ends with code 0 when none is left; systemd and Kubernetes may start it again.",
         reason="required", reason_default="stopped on the command line", meant=_which,
         when=("RUNNING", "QUIET"), style="danger",
@@ -463,7 +463,7 @@ ACTIONS: tuple[Action, ...] = (
         ),
         details="The configured number takes it back, and so does a restart. More than the pool of a "
         "worker allows is refused.",
-        meant=_which, when=("RUNNING", "QUIET"),
+        meant=_which, when=("RUNNING", "QUIET"), button="Resize",
     ),
     # The store.
     Action(

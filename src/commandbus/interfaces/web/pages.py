@@ -342,6 +342,7 @@ class Pages:
         workers = (await self.desk.workers()).workers
         return "workers.html", {
             "workers": [(one, usage_of(one), worker_actions(one)) for one in workers],
+            "acts": table.actions_of(table.WORKER),
             "running": await self.desk.running(),
             "crashes": await self.desk.crashes(),
             "restarts": await self.desk.restarts(),
