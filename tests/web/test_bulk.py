@@ -17,6 +17,7 @@ from commandbus.interfaces.web import bulk as module
 from commandbus.interfaces.web.bulk import Bulks, Progress, new_bulk
 from commandbus.interfaces.web.stores import Stores
 from commandbus.operations.bulk_troubleshooting import BulkReport
+from commandbus.runtimes.asyncio import facade
 from tests.web import scene
 from tests.web.visitor import visitor
 
@@ -100,3 +101,23 @@ async def test_a_bulk_action_that_cannot_be_begun_keeps_the_form() -> None:
         assert refused.status_code == 422
         assert 'value="{"' in refused.text
         assert (await client.get("/bulk/nope")).status_code == 404
+
+
+async def test_a_bulk_action_in_memory_leaves_the_loop_to_other_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(facade, "FAIR_SECONDS", 0.0)
+    async with CommandBus("memory://") as bus:
+        for _ in range(20):
+            await bus.send("orders", "ship")
+        seen: list[int] = []
+
+        async def look() -> None:
+            while True:
+                seen.append((await bus.query_commands(limit=1))[0].priority)
+                await asyncio.sleep(0)
+
+        looking = asyncio.create_task(look())
+        await bus.reprioritise_many(3, domain="orders")
+        looking.cancel()
+        assert len(seen) >= 20

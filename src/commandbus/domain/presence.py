@@ -101,6 +101,15 @@ class WorkerRestart(msgspec.Struct, frozen=True):
     reason: str
 
 
+class FleetStart(msgspec.Struct, frozen=True):
+    """Workers of one version that were started within a minute, as by a deploy."""
+
+    at: datetime
+    version: str
+    workers: int
+    domains: tuple[str, ...]
+
+
 class Reason(msgspec.Struct, frozen=True):
     """One reason why a command is not running (any more, or yet)."""
 

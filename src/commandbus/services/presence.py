@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from commandbus.domain.presence import WorkerInfo
+from commandbus.operations.fleet_starts import record_start
 from commandbus.operations.parked_notes import forget_cases
 from commandbus.operations.presence import forget_dead_workers, heartbeat, report_worker
 from commandbus.operations.scope import Scope
@@ -66,6 +67,8 @@ class Presence:
         self._info = msgspec.structs.replace(self._info, session=scope.store.session)
         again = heartbeat(scope, self._info, self._lease_seconds)
         self._version = yield from report_worker(scope, self._info, self._version, again)
+        if self._reports == 0 and not self._info.processes:
+            yield from record_start(scope, self._info)
         if self._reports % SWEEP_EVERY == 0:
             yield from forget_dead_workers(scope)
             yield from forget_windows(scope)

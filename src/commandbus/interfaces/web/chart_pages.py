@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 
 from commandbus.domain.batch import BatchRecord
-from commandbus.domain.presence import WorkerInfo
+from commandbus.domain.presence import FleetStart
 from commandbus.interfaces.actions.model import Kind, Param
 from commandbus.interfaces.cli import text
 from commandbus.interfaces.cli.text import plural
@@ -65,19 +65,19 @@ def draw(
     ]
 
 
-def marks_of(workers: Sequence[WorkerInfo]) -> list[charts.Mark]:
-    """When workers that are there were started, as by a deploy: those within a minute together."""
-    found: list[list[WorkerInfo]] = []
-    for worker in sorted(workers, key=lambda one: one.started_at):
-        if found and worker.started_at - found[-1][0].started_at < DEPLOY:
-            found[-1].append(worker)
+def marks_of(starts: Sequence[FleetStart]) -> list[charts.Mark]:
+    """When workers were started, as by a deploy: those within a minute together."""
+    found: list[list[FleetStart]] = []
+    for start in sorted(starts, key=lambda one: one.at):
+        if found and start.at - found[-1][0].at < DEPLOY:
+            found[-1].append(start)
         else:
-            found.append([worker])
+            found.append([start])
     return [
         charts.Mark(
-            group[0].started_at,
-            f"{plural(len(group), 'worker')} started, version "
-            + text.line(", ".join(sorted({worker.version for worker in group}))),
+            group[0].at,
+            f"{plural(sum(start.workers for start in group), 'worker')} started, version "
+            + text.line(", ".join(sorted({start.version for start in group}))),
         )
         for group in found
     ]

@@ -189,7 +189,7 @@ class Pages:
         window = chosen_window(request)
         overview = await self.desk.overview()
         points = await self.desk.figures.points(window)
-        workers = (await self.desk.workers()).workers
+        marks = marks_of(await self.desk.starts())
         drawn = [
             (
                 view,
@@ -200,7 +200,7 @@ class Pages:
         return "overview.html", {
             "overview": overview,
             "totals": _totals(overview, points),
-            "charts": draw(window, points, marks_of(workers)),
+            "charts": draw(window, points, marks),
             "domains": drawn,
             "window": window,
             "spans": list(SPANS),
@@ -215,15 +215,13 @@ class Pages:
         name, window = request.path_params["domain"], chosen_window(request)
         detail = await self.desk.domain(name)
         points = await self.desk.figures.points(window, name)
-        workers = (await self.desk.workers()).workers
-        serving = [worker for worker in workers if name in worker.domains]
         return "domain.html", {
             "view": detail.view,
             "stats": detail.stats,
             "limits": (await self.desk.limits(name)).limits,
             "offered": offered(table.DOMAIN, {"paused" if detail.view.paused else "open"}),
             "of_limits": {action.name: action for action in table.actions_of(table.LIMIT)},
-            "charts": draw(window, points, marks_of(serving)),
+            "charts": draw(window, points, marks_of(await self.desk.starts(name))),
             "window": window,
             "spans": list(SPANS),
         }

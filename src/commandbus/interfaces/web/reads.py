@@ -18,7 +18,7 @@ from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.batch import BatchRecord
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.lifecycle import CommandStatus
-from commandbus.domain.presence import WorkerInfo, WorkerRestart
+from commandbus.domain.presence import FleetStart, WorkerInfo, WorkerRestart
 from commandbus.domain.process.values import ProcessRecord, StepKind
 from commandbus.domain.reply import REPLY_TYPE
 from commandbus.domain.schedule import ScheduleRecord
@@ -38,6 +38,7 @@ from commandbus.interfaces.web.health import attention_of, domain_view
 from commandbus.interfaces.web.stores import Stores
 from commandbus.interfaces.web.timeseries import Figures
 from commandbus.interfaces.web.windows import window_of
+from commandbus.operations.fleet_starts import list_starts, minute_of
 from commandbus.operations.history import COUNT_MAX, Sample
 from commandbus.operations.lookup import Kind
 from commandbus.runtimes.asyncio.bus import TroubleshootingQueue
@@ -331,6 +332,19 @@ class Reads:
         """The newest commands whose worker died."""
         query = v.AuditQuery(event=AuditEventType.WORKER_LOST, limit=CRASHES_MAX)
         return (await self.audit(query)).events
+
+    async def starts(self, domain: str | None = None) -> list[FleetStart]:
+        """When workers were started, of all domains or of one: those that live, and those that are
+        gone."""
+        bus = await self.stores.reading()
+        kept = await bus.session.run(list_starts(bus.scope), read=True)
+        known = {(minute_of(one.at), one.version) for one in kept}
+        found = kept + [
+            FleetStart(one.started_at, one.version, 1, one.domains)
+            for one in await bus.list_workers()
+            if not one.processes and (minute_of(one.started_at), one.version) not in known
+        ]
+        return [one for one in found if domain in (None, *one.domains)]
 
     async def restarts(self) -> list[WorkerRestart]:
         return list(await (await self.stores.reading()).list_restarts(limit=CRASHES_MAX))

@@ -18,6 +18,9 @@ from commandbus.store.session import AsyncSession
 P = ParamSpec("P")
 T = TypeVar("T")
 
+FAIR_SECONDS = 0.005
+"""A flow of many ops leaves the loop to others after this long: ops of the memory engine never wait."""
+
 
 def awaiting(
     build: Callable[Concatenate[Scope, P], Op[T]], *, read: bool = False
@@ -78,6 +81,7 @@ def awaiting_own_flow(
 
 async def _drive(flow: Flow[T], bus: Host[AsyncSession]) -> T:
     loop, commits = asyncio.get_running_loop(), asyncio.Event()
+    fair_until = time.monotonic() + FAIR_SECONDS
 
     def tell() -> None:
         loop.call_soon_threadsafe(commits.set)
@@ -89,8 +93,15 @@ async def _drive(flow: Flow[T], bus: Host[AsyncSession]) -> T:
         commits.clear()
         return time.monotonic()
 
+    async def run(op: Op[Any], read: bool) -> Any:
+        nonlocal fair_until
+        if time.monotonic() >= fair_until:
+            await asyncio.sleep(0)
+            fair_until = time.monotonic() + FAIR_SECONDS
+        return await bus.session.run(op, read=read)
+
     forget = bus.hub.on_commit(tell)
     try:
-        return await drive(flow, lambda op, read: bus.session.run(op, read=read), pause)
+        return await drive(flow, run, pause)
     finally:
         forget()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from commandbus.errors import (
     InvalidOperationError,
     NotFoundError,
 )
+from commandbus.operations.fleet_starts import KEPT_SECONDS, list_starts, record_start
 from commandbus.operations.presence import (
     HEARTBEAT,
     MISSED_MAX,
@@ -29,6 +31,8 @@ from commandbus.testing.handlers import Gate, Recorder
 from commandbus.testing.harness import DOMAIN, Harness
 from commandbus.testing.waiting import eventually
 from commandbus.worker.sizing import Sizer
+
+MOMENT = datetime(2030, 5, 17, 8, 0, 30, tzinfo=UTC)
 
 
 def ask(bus: Harness, method: str, *args: Any, **options: Any) -> list[str]:
@@ -211,3 +215,17 @@ class WorkerRequestsSuite:
         assert not presence.look()
         presence.nudged()
         assert presence.look()
+
+    def test_starts_of_workers_are_kept_when_these_are_gone(self, bus: Harness) -> None:
+        scope = bus.bus.scope
+        for domains in (("shop",), ("mail", "shop")):
+            info = msgspec.structs.replace(
+                bus.worker()._presence(bus.runtime), domains=domains, started_at=MOMENT
+            )
+            bus.run(Presence(info, 30.0).work(scope))
+        bus.advance(3600)
+        (start,) = bus.run(list_starts(scope))
+        assert (start.at, start.workers, start.domains) == (MOMENT, 2, ("mail", "shop"))
+        bus.advance(KEPT_SECONDS)
+        bus.run(record_start(scope, msgspec.structs.replace(info, version="2")))
+        assert [one.version for one in bus.run(list_starts(scope))] == ["2"]
