@@ -55,6 +55,7 @@ class FakeWorker:
     def __init__(self) -> None:
         self.concurrency, self.in_flight_count, self.has_backlog = 4, 4, True
         self.metrics = WorkerMetrics()
+        self.is_resized = False
         self.asked: list[Callable[[], None]] = []
 
     def set_concurrency(self, concurrency: int) -> None:
@@ -87,6 +88,9 @@ def test_the_service_measures_and_sets() -> None:
     worker.asked.pop()()
     worker.has_backlog = True
     assert look() == 4, "processor time before the last look does not count again"
+    worker.asked.pop()()
+    worker.is_resized = True
+    assert look() == 4, "an operator decided"
 
 
 def test_one_bound_without_the_other_is_refused() -> None:
