@@ -12,10 +12,13 @@ from commandbus.domain.failure import FailureKind as FailureKind
 from commandbus.domain.lifecycle import Cancellation as Cancellation
 from commandbus.domain.page import Page as Page
 from commandbus.domain.payload import Unreadable as Unreadable
+from commandbus.domain.presence import Asked as Asked
 from commandbus.domain.presence import Reason as Reason
 from commandbus.domain.presence import Why as Why
 from commandbus.domain.presence import WorkerInfo as WorkerInfo
+from commandbus.domain.presence import WorkerRequest as WorkerRequest
 from commandbus.domain.presence import WorkerRestart as WorkerRestart
+from commandbus.domain.presence import WorkerState as WorkerState
 from commandbus.domain.reply import REPLY_TYPE as REPLY_TYPE
 from commandbus.domain.reply import Reply as Reply
 from commandbus.domain.schedule import ScheduleRecord as ScheduleRecord
