@@ -40,6 +40,11 @@ def ask(bus: Harness, method: str, *args: Any, **options: Any) -> list[str]:
     return found
 
 
+def wait_until_listed(bus: Harness, count: int = 1) -> None:
+    """A worker that has just begun need not have reported itself yet."""
+    eventually(lambda: len(bus.call(bus.bus.list_workers)) == count)
+
+
 def seen(bus: Harness, state: str) -> WorkerInfo:
     """The one worker, once it reports itself so."""
 
@@ -67,6 +72,7 @@ class WorkerRequestsSuite:
         first = bus.send()
         with Gate() as gate, bus.run_worker(registry_of(ship=gate), concurrency=2) as running:
             gate.wait_for(1)
+            wait_until_listed(bus)
             (name,) = ask(bus, "quiet_workers", [running.worker.name], reason="a look at its memory")
             info = seen(bus, "QUIET")
             asked = info.requested.quiet
@@ -92,6 +98,7 @@ class WorkerRequestsSuite:
         ):
             silent.wait_until_idle()
             running.wait_until_idle()
+            wait_until_listed(bus, 2)
             ask(bus, "quiet_workers", [silent.worker.name])
             eventually(lambda: silent.worker._core.quiet)
             for count in range(1, 4):
@@ -106,6 +113,7 @@ class WorkerRequestsSuite:
         command_id = bus.send()
         with Gate() as gate, bus.run_worker(registry_of(ship=gate)) as running:
             gate.wait_for(1)
+            wait_until_listed(bus)
             ask(bus, "stop_workers", host=running.worker._presence("").host)
             assert seen(bus, "STOPPING").requested.stop is not None
             with pytest.raises(InvalidOperationError, match="was asked to stop by ada"):
@@ -121,6 +129,7 @@ class WorkerRequestsSuite:
         bus.send_many([SendRequest(DOMAIN, "ship")] * 4)
         with Gate() as gate, bus.run_worker(registry_of(ship=gate), concurrency=1) as running:
             gate.wait_for(1)
+            wait_until_listed(bus)
             ask(bus, "set_worker_concurrency", 3, domain=DOMAIN)
             gate.wait_for(3)
             info = eventually(lambda: [w for w in bus.call(bus.bus.list_workers) if w.concurrency == 3])
