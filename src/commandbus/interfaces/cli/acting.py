@@ -142,7 +142,11 @@ def _of_param(param: Param) -> inspect.Parameter:
 def _completion(param: Param) -> Any:
     if param.kind is Kind.CHOICE:
         return completing.choice(*param.choices)
-    known: dict[str, Any] = {"domain": completing.domains, "command_type": completing.types}
+    known: dict[str, Any] = {
+        "domain": completing.domains,
+        "command_type": completing.types,
+        "workers": completing.workers,
+    }
     return known.get(param.name)
 
 

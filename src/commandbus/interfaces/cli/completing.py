@@ -157,11 +157,9 @@ def subject(action: Action) -> Complete | None:
         case "domain":
             return domains
         case "name":
-            return workers if action.subject.noun == "worker" else schedules
+            return schedules
         case "target":
             return breakers
-        case "worker":
-            return workers
         case "command_id":
             return ids("command", fitting=tuple(s for s in action.when if s.isupper()))
         case "batch_id":
