@@ -16,7 +16,7 @@ GROUPS = {
     "SEND": 13,
     "CLAIM": 16,
     "WAKE": 15,
-    "WORK": 16,
+    "WORK": 17,
     "HAND": 4,
     "TYPE": 6,
     "SYNC": 9,

@@ -148,8 +148,8 @@ def _ask(
             continue
         is_new = True
         yield from _write(scope, worker.name, present, after)
-        told = f"{worker.name}: {_words(worker, before)} -> {_words(worker, after)}"
-        yield from record_action(scope, action, told, because)
+        subject = f"{worker.name}: {_words(worker, before)} -> {_words(worker, after)}"
+        yield from record_action(scope, action, subject, because)
     if is_new:
         yield from scope.store.announce(WORKER_REQUESTS)
     return [worker.name for worker in chosen]

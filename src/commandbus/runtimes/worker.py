@@ -427,7 +427,7 @@ class RuntimeWorker(WorkerBase, Generic[Bus]):
     def _resize(self, slots: int) -> None:
         try:
             self._engine.check_demand(self._demand_of(slots))
-        except ConfigurationError as error:  # operators are told the limit, but may be told late
+        except ConfigurationError as error:  # the limit that operators see may be late
             logger.error("worker %s keeps its concurrency: %s", self.name, error)  # noqa: TRY400
         else:
             self._post_from_anywhere(Resized(slots, asked=True))

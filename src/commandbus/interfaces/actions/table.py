@@ -180,18 +180,17 @@ def _triggered(given: Given, sent: Any) -> str:
 
 
 def _which(given: Given) -> str:
-    """`worker w-1 w-2`, `all workers of domain shop on host web-1`."""
-    if given.get("workers"):
-        return f"worker {' '.join(given['workers'])}"
-    domain = f" of domain {given['domain']}" if given.get("domain") else ""
-    return f"all workers{domain}" + (f" on host {given['host']}" if given.get("host") else "")
+    """`worker w-1 w-2`, `all workers of domain shop and host web-1`."""
+    wheres = [f" {where} {given[where]}" for where in ("domain", "host") if given.get(where)]
+    names = given.get("workers")
+    return f"worker {' '.join(names)}" if names else f"all workers of{' and'.join(wheres)}"
 
 
 def _asked(what: str) -> Callable[[Given, Any], str]:
     """What was asked of which workers."""
 
     def done(given: Given, names: list[str]) -> str:
-        shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+        shown = ", ".join([*names[:5], *(["…"] if len(names) > 5 else [])])
         return f"{text.plural(len(names), 'worker')} asked to {what.format(**given)}: {shown}"
 
     return done
@@ -456,11 +455,8 @@ ACTIONS: tuple[Action, ...] = (
         "concurrency", WORKER, "workers concurrency", "worker_requests.set_worker_concurrency",
         "Change how many handlers workers run at once; what runs goes on.",
         _asked("run {concurrency} at once"),
-        (
-            Param("concurrency", "How many at once.", Kind.INTEGER, required=True, positional=True,
-                metavar="N", most=10_000),
-            *_WORKERS,
-        ),
+        (Param("concurrency", "How many at once.", Kind.INTEGER, required=True, positional=True,
+            metavar="N", most=10_000), *_WORKERS),
         details="The configured number takes it back, and so does a restart. More than the pool of a "
         "worker allows is refused.",
         meant=_which, when=("RUNNING", "QUIET"), button="Resize",
