@@ -66,8 +66,7 @@ class WorkerCore:
         self.metrics = metrics or WorkerMetrics()
         low, high = settings.min_concurrency or 1, settings.max_concurrency or inf
         self.concurrency = int(min(high, max(low, settings.concurrency)))
-        self.poll_interval = settings.poll_interval
-        self.quiet = False  # nothing is claimed until an operator resumes it
+        self.poll_interval, self.quiet = settings.poll_interval, False
         self._settings, self._uniform = settings, uniform
         self._take_timer_turn = take_timer_turn
         """Whether this worker of the process claims for a timer that expired at `due_at`."""
@@ -97,9 +96,8 @@ class WorkerCore:
         self._look_at, self._look_source = -inf, "start"
         self._claim_at = self._settle_at = self._sweep_at = self._held_up_until = -inf
         self._progress_at = self._settled_at = -inf  # when a run ended last, and a settle began last
-        self._swept = False  # the last claim put things in order, too
-        self._skip_sweep = False
-        """Ready work was announced, and not claimed yet."""
+        self._swept = self._skip_sweep = False
+        """The last claim put things in order, too; ready work was announced, and not claimed yet."""
         self._claim_failures = self._settle_failures = 0
         self._left_until = -inf  # there may be leases of this worker that it does not renew
         self._pace = pace.HandlerTime()
@@ -204,8 +202,7 @@ class WorkerCore:
 
     def _quieted(self, quiet: bool, now: float, effects: list[Effect]) -> None:
         """Other workers of the process take over what this one was woken for, and its timers."""
-        self.quiet = quiet
-        self._claim_wanted, self._sweep_at = True, now
+        self.quiet, self._claim_wanted, self._sweep_at = quiet, True, now
         if quiet:
             effects.append(PassOn())
 
