@@ -227,11 +227,11 @@ class WorkerRequestsSuite:
 
     def test_starts_of_workers_are_kept_when_these_are_gone(self, bus: Harness) -> None:
         scope = bus.bus.scope
-        for domains in (("shop",), ("mail", "shop")):
-            info = msgspec.structs.replace(
-                bus.worker()._presence(bus.runtime), domains=domains, started_at=MOMENT
-            )
-            bus.run(Presence(info, 30.0).work(scope))
+        one: WorkerInfo = bus.worker()._presence(bus.runtime)
+        info = msgspec.structs.replace(one, domains=("shop",), started_at=MOMENT)
+        bus.run(Presence(info, 30.0).work(scope))
+        other = msgspec.structs.replace(info, name="other", domains=("mail", "shop"))
+        bus.run(Presence(other, 30.0).work(scope))
         bus.advance(3600)
         (start,) = bus.run(list_starts(scope))
         assert (start.at, start.workers, start.domains) == (MOMENT, 2, ("mail", "shop"))
