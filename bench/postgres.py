@@ -23,6 +23,7 @@ import psycopg
 from commandbus import CommandBus, HandlerRegistry, SendRequest, Worker
 from commandbus.engines.postgres.pgmq.installation import install
 from commandbus.engines.postgres.schema import upgrade
+from commandbus.processes import Chain
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.postgres import PostgresServer, create_database, drop_database
 
@@ -201,6 +202,7 @@ def _wake_worker(url: str, started: Any, results: Any) -> None:
 
     async def main() -> None:
         registry = HandlerRegistry()
+        registry.process(Chain)  # with a router beside its handlers
 
         @registry.handler("bench", "noop")
         async def noop(command: Any, context: Any) -> None:
@@ -240,8 +242,8 @@ def bench_wake(fresh: Callable[[], str], rounds: int = 300) -> None:
 
 
 def bench_idle(fresh: Callable[[], str], log: Path, seconds: float) -> None:
-    """Four idle workers, each in a process of its own, over either transport. Counted in the server's
-    log: its statistics would count autovacuum, too."""
+    """Four idle workers with routers, each in a process of its own, over either transport. Counted in
+    the server's log: its statistics would count autovacuum, too."""
     url = fresh()
     install(url)
     context = multiprocessing.get_context("spawn")

@@ -11,10 +11,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from commandbus import HandlerRegistry, Schedule
+from commandbus import HandlerRegistry, Schedule, SendRequest
+from commandbus.processes import Process, step
 from commandbus.services import reclaimer
 from commandbus.services.base import Looking
-from commandbus.sync import SyncCommandBus, SyncWorker
+from commandbus.sync import SyncCommandBus, SyncProcessManager, SyncWorker
 from commandbus.testing.waiting import eventually
 from tests.pgmq.database import empty_url as empty_pgmq_url
 from tests.postgres.database import empty_url
@@ -30,10 +31,19 @@ def url(request: pytest.FixtureRequest) -> str:
     return (empty_pgmq_url() if request.param else empty_url()) + request.param
 
 
+class Late(Process[dict[str, Any]]):
+    """No worker does its step."""
+
+    @step(timeout=0.5)
+    def pack(self, state: dict[str, Any]) -> SendRequest:
+        return SendRequest("packing", "pack")
+
+
 @contextmanager
 def idle_worker(url: str, seen: list[Any]) -> Iterator[SyncWorker]:
     registry = HandlerRegistry()
     registry.register("orders", "ship", lambda command, context: seen.append(command.data))
+    registry.process(Late)
     with SyncCommandBus(url) as bus:
         worker = SyncWorker(bus, "orders", registry)
         running = threading.Thread(target=worker.run, daemon=True)
@@ -47,16 +57,19 @@ def idle_worker(url: str, seen: list[Any]) -> Iterator[SyncWorker]:
 
 
 def next_statements(worker: SyncWorker) -> dict[str, float]:
-    """In how many seconds which part of an idle worker wants to use the store."""
-    now = time.monotonic()
-    services = worker._services._due
-    found = {
-        service.name: due - now for service, due in services.items() if not isinstance(service, Looking)
-    }
-    found |= {
-        service.name: -1.0 for service in services if isinstance(service, Looking) and service.look()
-    }
-    return found | {"claim": worker._core._look_at - now}
+    """In how many seconds which part of an idle worker, or of its router, wants to use the store."""
+    now, router = time.monotonic(), worker._router._router
+    assert router is not None
+    found = {"claim": worker._core._look_at - now}
+    for loop in router._loops:
+        found |= {"replies": loop._claim_at - now, "deadlines": loop._timer_at - now}
+    for prefix, runner in (("", worker._services), ("router's ", router._services)):
+        for service, due in runner._due.items():
+            if not isinstance(service, Looking):
+                found[prefix + service.name] = due - now
+            elif service.look():
+                found[prefix + service.name] = -1.0
+    return found
 
 
 def is_quiet(worker: SyncWorker, but: tuple[str, ...] = ()) -> bool:
@@ -93,6 +106,16 @@ def test_a_quiet_worker_hears_of_schedules_that_others_make(url: str) -> None:
         other.delete_schedule("soon")
 
 
+def test_a_quiet_router_hears_of_deadlines_that_others_make(url: str) -> None:
+    with idle_worker(url, []) as worker, SyncCommandBus(url) as other:
+        eventually(lambda: next_statements(worker)["deadlines"] > FIVE_MINUTES)
+        manager = SyncProcessManager(other, Late)
+        record = manager.wait(manager.start({}), timeout=20)
+        assert record.error is not None
+        assert record.error.code == "STEP_TIMEOUT"
+        eventually(lambda: next_statements(worker)["deadlines"] > FIVE_MINUTES)
+
+
 def test_a_worker_that_no_longer_listens_polls_and_reports_itself_in_time() -> None:
     url = empty_url()
     with idle_worker(url, []) as worker, SyncCommandBus(url) as other:
@@ -101,9 +124,9 @@ def test_a_worker_that_no_longer_listens_polls_and_reports_itself_in_time() -> N
         worker._engine._listener._may_connect = lambda: time.sleep(0.05)  # type: ignore[attr-defined]
         end_backends(url, "commandbus listen")
         eventually(lambda: worker._core._fallback == worker.settings.poll_interval)
-        (info,) = eventually(lambda: [one for one in other.list_workers() if not one.session])
-        assert info.name == worker.name
+        deaf = eventually(lambda: [one.name for one in other.list_workers() if not one.session])
+        assert worker.name in deaf
         with psycopg.connect(url) as connection:
-            query = "select due_at - commandbus.now_us() from commandbus.document where kind = 'worker'"
-            ((left,),) = connection.execute(query).fetchall()
+            query = "select due_at - commandbus.now_us() from commandbus.document where key = %s"
+            ((left,),) = connection.execute(query, [worker.name]).fetchall()
         assert left / 1e6 <= worker.settings.visibility_timeout + 5

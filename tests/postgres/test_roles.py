@@ -23,6 +23,7 @@ from commandbus.engines.postgres.schema import upgrade
 from commandbus.errors import ConfigurationError
 from commandbus.operations.declaring import DeclareReport
 from commandbus.processes import Process, step
+from commandbus.records import AuditEvent
 from commandbus.sync import (
     SyncCommandBus,
     SyncProcessManager,
@@ -201,13 +202,18 @@ class Late(Process[dict[str, Any]]):
         return SendRequest(DOMAIN, "ship")
 
 
+def asked(trail: list[AuditEvent]) -> list[AuditEvent]:
+    return [event for event in trail if event.event_type == "CANCEL_REQUESTED"]
+
+
 def test_a_router_with_the_role_worker_asks_a_late_step_to_stop(as_role: dict[str, str]) -> None:
     with SyncCommandBus(as_role["worker"]) as bus:
         SyncProcessManager(bus, Late).start({})
         (received,) = SyncWorker(bus, DOMAIN).receive(1)
         command_id = received.command.command_id
         with SyncProcessReplyRouter(bus, Late, timer_interval=0.1):
-            eventually(lambda: bus.get_audit_trail(command_id)[-1].event_type == "CANCEL_REQUESTED")
+            trail = eventually(lambda: asked(bus.get_audit_trail(command_id)))
+    assert trail[-1].details["by"] == "its process"
 
 
 def test_an_abandoned_lease_is_taken_back_by_a_worker_role(as_role: dict[str, str]) -> None:

@@ -9,15 +9,20 @@ from __future__ import annotations
 import types
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.outcome import Canceled, Outcome, Rejected, RetryLater, Succeeded
 from commandbus.errors import PermanentCommandError, StoreUnavailable
 from commandbus.operations.canceling import open_requests, with_requests
 from commandbus.operations.flows import drive
-from commandbus.operations.processes import TIMERS
+from commandbus.operations.process_writes import TIMERS
+from commandbus.services.base import Looking, Nudged, Service
+from commandbus.services.batch_closer import BatchCloser
 from commandbus.services.process_router import RouterLoop, RouterMetrics, RouterSettings
+from commandbus.services.reclaimer import Reclaimer
 from commandbus.store.op import Op, Wake
 from commandbus.store.records import Claimed, ClaimRequest
 from commandbus.store.wakeup import WakeHub
@@ -32,6 +37,8 @@ if TYPE_CHECKING:
 SECOND = 1_000_000
 LEASE = 3.0
 POLL = 10.0
+QUIET_POLL = 60.0
+"""Long enough to be ten minutes where a session proves that announcements are heard."""
 TIMER_INTERVAL = 4.0
 WORKER_LEASE = 6.0
 WORKER_POLL = 4.0
@@ -86,12 +93,31 @@ class Actor:
 class VirtualRouter(Actor):
     def __init__(self, world: RouterWorld, name: str, types_: tuple[str, ...], batch: int) -> None:
         super().__init__(world, name)
-        self.hub = WakeHub()
-        settings = RouterSettings(1, batch, POLL, TIMER_INTERVAL, LEASE)
+        self.hub, self.metrics = WakeHub(), RouterMetrics()
+        poll = QUIET_POLL if world.quiet else POLL
+        settings = RouterSettings(1, batch, poll, TIMER_INTERVAL, LEASE)
         self.declarations = {kind: DECLARATIONS[kind] for kind in types_}
         self.loop = RouterLoop(
-            world.scope, self.declarations, settings, name, self._arm, RouterMetrics()
+            world.scope,
+            self.declarations,
+            settings,
+            name,
+            self._arm,
+            self.metrics,
+            self._touch,
+            uniform=world.rng.random,
         )
+        self.closer = BatchCloser(self.loop.queues)
+        reclaimer = Reclaimer(
+            name,
+            self.loop.queues,
+            LEASE,
+            load=lambda: (self.metrics.routed, self.loop.held),
+            monotonic=lambda: world.now / SECOND,
+        )
+        self.services: dict[Service, int] = {self.closer: world.now, reclaimer: world.now}
+        for service in self.services:
+            self.hub.subscribe(service.topic, partial(self._nudge, service))
         self.waiter = self.hub.register(self.loop.queues, self._woken)
         self.hub.subscribe(TIMERS, self._timers_changed)
         self.woken = False
@@ -110,7 +136,16 @@ class VirtualRouter(Actor):
     def _arm(self) -> None:
         self.hub.arm(self.waiter)
 
+    def _touch(self, batches: tuple[UUID, ...]) -> None:
+        self.closer.touch(batches, self.hub)
+
+    def _nudge(self, service: Service) -> None:
+        if isinstance(service, Nudged):
+            service.nudged()
+        self.services[service] = self.world.now
+
     def _woken(self, source: str, due_in: float | None) -> None:
+        self.loop.woken()
         self.woken = True
 
     def _timers_changed(self) -> None:
@@ -128,6 +163,10 @@ class VirtualRouter(Actor):
             self.owed = None
             self._answer(answer, good=good)
             return True
+        due = [service for service, at in self.services.items() if at <= self.world.now]
+        if due and (not self.world.faults or self.world.rng.random() < 0.3):
+            self._serve(due[0])
+            return True
         if isinstance(self.asked, Pause):
             if self.asked.seconds and not self.woken and self.world.now < self.wait_until:
                 return False
@@ -136,6 +175,19 @@ class VirtualRouter(Actor):
             return True
         self._perform(self.asked)
         return True
+
+    def _serve(self, service: Service) -> None:
+        """Services have a thread of their own, and fail by themselves."""
+        world, seconds = self.world, 1.0
+        self.services[service] = world.now + SECOND
+        if isinstance(service, Looking) and not service.look():
+            seconds = service.look_seconds
+        elif world.faults and world.rng.random() < 0.1:
+            world.log(self.name, "cannot serve", service.name)
+        else:
+            seconds = world.run(service.work(world.scope))
+            world.log(self.name, "serves", service.name)
+        self.services[service] = world.now + int(seconds * SECOND)
 
     def _perform(self, asked: Ask) -> None:
         world = self.world
@@ -181,16 +233,24 @@ class VirtualRouter(Actor):
         try:
             self.asked = self._driven.send(answer) if good else self._driven.throw(answer)
         except StopIteration:
-            raise Violation(f"{self.name} ended without being asked to") from None
+            if not self.loop.stopping:
+                raise Violation(f"{self.name} ended without being asked to") from None
+            self.alive = False
+            return
         if isinstance(self.asked, Pause):
             self.wait_until = self.world.now + max(0, round(self.asked.seconds * SECOND))
+
+    def stop(self) -> None:
+        """End in order, as in a deployment."""
+        self.world.log(self.name, "is asked to stop")
+        self.loop.stopping = self.woken = True
 
     def crash(self) -> None:
         super().crash()
         self._driven.close()
 
     def next_moment(self) -> int:
-        return max(self.wait_until, self.frozen_until)
+        return max(min(self.wait_until, *self.services.values()), self.frozen_until)
 
 
 class VirtualWorker(Actor):

@@ -18,9 +18,10 @@ from commandbus.domain.process import decisions
 from commandbus.domain.process.decisions import Decision
 from commandbus.domain.process.values import StepStatus
 from commandbus.engines.memory.store import MemoryStore
-from commandbus.operations import process_writes, routing
+from commandbus.operations import process_writes, processes, routing
 from commandbus.operations.scope import Send
 from commandbus.services import process_router
+from commandbus.services.batch_closer import SWEEP, BatchCloser
 from commandbus.services.process_router import RouterLoop
 from commandbus.store.records import Settlement
 from tests.simulation.bugs import Bug, around
@@ -47,10 +48,10 @@ def replies_are_routed_again_after_an_unknown_commit(patch: pytest.MonkeyPatch) 
 
 @bug
 def replies_are_settled_before_they_are_routed(patch: pytest.MonkeyPatch) -> None:
-    def route_some(original: Any, loop: Any, now: float, claimed: Any) -> Any:
+    def route_some(original: Any, loop: Any, claimed: Any) -> Any:
         done = [Settlement(c.seq, c.lease_id, c.attempt, Succeeded()) for c in claimed]
         yield Send(loop._scope.store.settle(done))
-        yield from original(loop, now, claimed)
+        yield from original(loop, claimed)
 
     around(patch, RouterLoop, "_route_some", route_some)
 
@@ -72,10 +73,16 @@ def timers_are_forgotten_after_a_failure(patch: pytest.MonkeyPatch) -> None:
         try:
             yield from original(loop, now)
         except Exception:
-            loop._looked, loop._next_timer = inf, None
+            loop._timer_at, loop._keeps_time = inf, False
             raise
 
     around(patch, RouterLoop, "_look_at_timers", look)
+
+
+@bug
+def earlier_deadlines_are_not_announced(patch: pytest.MonkeyPatch) -> None:
+    for module in (process_writes, processes):
+        patch.setattr(module, "TIMERS", "nowhere")
 
 
 @bug
@@ -85,11 +92,12 @@ def the_sweep_is_skipped(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def open_batches_are_never_looked_for(patch: pytest.MonkeyPatch) -> None:
-    def close(original: Any, loop: Any, now: float, report: Any) -> Any:
-        if report.batches:
-            yield from original(loop, now, report)
+    def work(original: Any, closer: Any, scope: Any) -> Any:
+        if closer.touched:
+            return (yield from original(closer, scope))
+        return SWEEP
 
-    around(patch, RouterLoop, "_close", close)
+    around(patch, BatchCloser, "work", work)
 
 
 # The transaction.

@@ -176,6 +176,12 @@ class RouterOracle:
         if batch.completed_at is not None and len(ended) < len(members):
             raise Violation(f"batch {batch_id} is complete before its processes")
 
+    def check_deadlines(self, now: int, seconds: float) -> None:
+        for row in self.rows():
+            due = row.due_in is not None and row.created_at + row.due_in + int(seconds * 1_000_000)
+            if due and due < now and row.status not in ENDED:
+                raise Violation(f"a deadline of {row.process_id} is missed by {(now - due) / 1e6} s")
+
     # What must hold in the end.
 
     def check_ended(self) -> None:

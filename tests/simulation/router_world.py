@@ -7,6 +7,8 @@ from typing import Any
 from unittest import mock
 from uuid import UUID
 
+import msgspec
+
 from commandbus.domain.command import SendRequest
 from commandbus.domain.process.values import ENDED
 from commandbus.engines.memory.store import MemoryStore
@@ -17,8 +19,9 @@ from commandbus.settings import BusSettings
 from commandbus.store import replies
 from commandbus.store.op import Log, Op, Wake, commits_by_itself, drive
 from commandbus.store.records import ClaimReply, ClaimRequest
+from commandbus.worker.backoff import BACKOFF_MAX
 from tests.simulation.oracle import Violation
-from tests.simulation.router_actors import SECOND, Actor, VirtualRouter, VirtualWorker
+from tests.simulation.router_actors import SECOND, TIMER_INTERVAL, Actor, VirtualRouter, VirtualWorker
 from tests.simulation.router_oracle import COMPLETION, RouterOracle
 from tests.simulation.router_processes import DECLARATIONS, DOMAIN, REPLIES, SIGNAL
 from tests.simulation.world import START, refuse, weighted
@@ -27,8 +30,11 @@ STEPS_MIN, STEPS_MAX = 60, 240
 CALM_TURNS_MAX = 3_000
 PATIENCE = 120.0
 """Seconds of calm in which all processes end."""
-BATCH_PATIENCE = 320.0
-"""Open batches are looked for every 300 s where no router knows of any."""
+HEARD, POLLED = 0.2, TIMER_INTERVAL + 0.2
+"""Seconds after which a deadline is noticed, where routers hear of it and where they may not."""
+BATCH_PATIENCE = 620.0
+"""Open batches are looked for every 300 s where no router knows of any, and every 600 s where routers
+hear announcements."""
 
 _draw = weighted(
     {
@@ -40,6 +46,7 @@ _draw = weighted(
         "signal": 3,
         "cancel": 0.7,
         "crash": 0.5,
+        "stop": 0.5,
         "freeze": 0.7,
         "join": 1.5,
         "late": 3,
@@ -57,7 +64,8 @@ class StrictStore(MemoryStore):
     def claim(self, request: ClaimRequest) -> Op[ClaimReply]:
         self.sweeps = request.sweep
         self.rescues = request.sweep and (self.workers_rescue or REPLIES in request.domains)
-        return (yield from super().claim(request))
+        reply = yield from super().claim(request)
+        return msgspec.structs.replace(reply, hears=bool(self.session))
 
     def _reclaim(self, now: int) -> Op[int]:
         if not self.rescues:
@@ -77,10 +85,13 @@ class RouterWorld:
         self.steps = 0
         self.faults = True
         self.lossy = rng.random() < 0.5
+        self.quiet = not self.lossy and rng.random() < 0.6
+        """Announcements are late at most, and known to be heard: nothing polls for minutes."""
         self.alike = rng.random() < 0.7
         """Whether all routers serve all processes."""
         self.store = StrictStore(lambda: self.now)
         self.store.workers_rescue = rng.random() < 0.5
+        self.store.session = "heard" if self.quiet else ""
         self.scope = Scope(self.store, BusSettings(), self.new_id)
         self.oracle = RouterOracle(self.scope, self.read)
         self.routers: list[VirtualRouter] = []
@@ -130,8 +141,8 @@ class RouterWorld:
 
     def _announce(self, wake: Wake) -> None:
         for actor in (*self.routers, *self.workers):
-            draw = self.rng.random() if self.faults and self.lossy else 1.0
-            if draw < 0.2:
+            draw = self.rng.random() if self.faults and (self.lossy or self.quiet) else 1.0
+            if draw < 0.2 and self.lossy:
                 continue
             if draw < 0.5:
                 self.late.append((actor, wake))
@@ -215,6 +226,8 @@ class RouterWorld:
                 self.start_batch()
             case "crash":
                 self._chosen().crash()
+            case "stop" if self.routers:
+                self.rng.choice(self.routers).stop()
             case "freeze":
                 self._chosen().freeze(4.0)
             case "join" if len(self.routers) < self._routers_max:
@@ -266,18 +279,37 @@ class RouterWorld:
             actor.frozen_until = 0
         for actor, wake in self.late:
             actor.hear(wake)
-        if not self.routers:
-            self.start_router(of_all=True)
         if not self.workers:
             self.start_worker()
+        if self.rng.random() < 0.5 or any(router.loop.stopping for router in self.routers):
+            self._deploy()
+        if not self.routers:
+            self.start_router(of_all=True)
+        self._prompt_from = self.now + int(BACKOFF_MAX * SECOND)
         self._until(lambda: not self.oracle.unfinished(), PATIENCE, "processes did not end")
         self._until(lambda: not self.oracle.busy(), BATCH_PATIENCE, "did not end")
+
+    def _deploy(self) -> None:
+        """All routers stop; steps end and deadlines pass before the next router starts."""
+        for router in self.routers:
+            router.stop()
+        while self.routers:
+            self._turn()
+            self._bury()
+        until = self.now + int(self.rng.random() * 15 * SECOND)
+        while self._turn() or self.now < until:
+            moments = [worker.next_moment() for worker in self.workers]
+            self.now = max(self.now, min([until, *moments]))
+        self.log("routers come back")
 
     def _until(self, over: Any, patience: float, words: str) -> None:
         bound = self.now + int(patience * SECOND)
         for _ in range(CALM_TURNS_MAX):
             if self._turn():
                 continue
+            if self.now > self._prompt_from:
+                # Nothing has anything to do at this moment: no deadline may have been missed.
+                self.oracle.check_deadlines(self.now, HEARD if self.quiet else POLLED)
             if over():
                 return
             if self._operate():
@@ -292,7 +324,7 @@ class RouterWorld:
         done = False
         for actor in (*self.routers, *self.workers):
             for _ in range(200):
-                if not actor.step():
+                if not (actor.alive and actor.step()):
                     break
                 self.steps += 1
                 done = True

@@ -43,6 +43,9 @@ SIGNAL_TYPE = "commandbus.signal"
 CONTROL_TYPE = "commandbus.control"
 """What operators and other processes ask of a process; carried out by a router, in order."""
 
+TIMERS = "commandbus.process-timers"
+"""Announced when a process has an earlier deadline than before, so that routers look again."""
+
 ALONE = Flow()
 """Of a process that no handler and no other process started."""
 
@@ -62,6 +65,8 @@ class Work(msgspec.Struct):
     commands: list[NewCommand] = []
     revokes: list[tuple[StepRun, str]] = []
     batches: dict[UUID, BatchCounts] = {}
+    hastens: bool = False
+    """A deadline is earlier than before: routers that knew the old one have to be told."""
 
     def add(self, other: Work) -> None:
         self.new += other.new
@@ -69,6 +74,7 @@ class Work(msgspec.Struct):
         self.events += other.events
         self.commands += other.commands
         self.revokes += other.revokes
+        self.hastens |= other.hastens
         for key, counts in other.batches.items():
             self.batches[key] = self.batches.get(key, BatchCounts()).plus(counts)
 
@@ -155,6 +161,7 @@ def follow(scope: Scope, decision: Decision, row: ProcessRow) -> Work:
         raise DecisionError(step, type(error).__name__, str(error)) from error
     after = _row_after(decision, row, state)
     work = Work(changed={row.process_id: after}, commands=commands)
+    work.hastens = after.due_in is not None and (row.due_in is None or after.due_in < row.due_in)
     reason = decision.error.message if decision.error else "not needed any more"
     work.revokes = [(run, reason or "its process does not wait for it") for run in decision.revokes]
     work.events = [
@@ -246,6 +253,8 @@ def write(scope: Scope, work: Work, shard: str) -> Op[None]:
         lost = yield from scope.store.put_processes(list(work.changed.values()), work.events)
         if lost:
             raise InvalidOperationError(f"Process {lost[0]} was changed by another router meanwhile.")
+    if work.hastens:
+        yield from scope.store.announce(TIMERS)
     if work.batches:
         yield from scope.store.add_batch_counts(work.batches, shard)
     for run, reason in work.revokes:

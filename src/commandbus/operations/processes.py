@@ -54,6 +54,7 @@ from commandbus.operations.ledger import Link, link, link_event, written
 from commandbus.operations.membership import grow_batch
 from commandbus.operations.process_writes import (
     SIGNAL_TYPE,
+    TIMERS,
     Work,
     begin,
     control,
@@ -62,7 +63,7 @@ from commandbus.operations.process_writes import (
     flow_of,
 )
 from commandbus.operations.scope import Await, Flow, Scope
-from commandbus.store.op import Op, Wake
+from commandbus.store.op import Op
 from commandbus.store.processes import ProcessFilter, ProcessRow, shown_status
 from commandbus.store.reading import UNREADABLE, read_details
 from commandbus.store.records import Capacity, CommandFilter, OperatorAction
@@ -70,8 +71,6 @@ from commandbus.store.replies import follow_up
 
 LIMIT_MAX = 1_000
 COUNT_MAX = 100_000
-TIMERS = "commandbus.process-timers"
-"""Woken when a process begins that keeps time, so that routers of this process look again."""
 
 
 class ProcessStart(msgspec.Struct, frozen=True):
@@ -166,8 +165,8 @@ def _start(
     if batch is not None:
         yield from grow_batch(scope, batch, [reply_to] * len(ids))
         yield from scope.store.add_batch_counts(work.batches, "")
-    if any(row.due_in is not None for row in work.new):
-        yield Wake(TIMERS)
+    if work.hastens:
+        yield from scope.store.announce(TIMERS)
 
 
 def create_process_batch(

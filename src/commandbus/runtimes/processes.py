@@ -23,8 +23,12 @@ from commandbus.domain.process.values import ProcessRecord, ProcessStatus
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
 from commandbus.operations import processes
 from commandbus.operations.presence import forget_worker
-from commandbus.operations.processes import TIMERS
+from commandbus.operations.process_writes import TIMERS
 from commandbus.runtimes.base import BusBase
+from commandbus.runtimes.farewell import Budget, attempt
+from commandbus.runtimes.services import ServiceRunner
+from commandbus.services.base import Service
+from commandbus.services.batch_closer import BatchCloser
 from commandbus.services.presence import Presence
 from commandbus.services.process_router import (
     RouterLoop,
@@ -33,6 +37,7 @@ from commandbus.services.process_router import (
     queues_of,
     router_settings,
 )
+from commandbus.services.reclaimer import Reclaimer
 from commandbus.settings import SHUTDOWN_SECONDS, VERSION
 from commandbus.store.op import Op
 from commandbus.store.process_list import this_process
@@ -148,8 +153,9 @@ class RouterBase(ABC, Generic[Bus]):
     """Drives processes on with the replies to their commands; any number of routers may run.
 
     `processes` are the declarations it serves, each with its steps; a batch of replies is one
-    transaction. `poll_interval` is the fallback for a lost wake-up; deadlines of steps and processes
-    are looked at every `timer_interval` seconds, and exactly when one is known to be due.
+    transaction. `poll_interval` is the fallback for a lost wake-up. Deadlines of steps and processes
+    are looked at when one is due or announced, and every `timer_interval` seconds where a session does
+    not prove that this process hears of new ones.
     """
 
     runtime: ClassVar[str]
@@ -177,6 +183,7 @@ class RouterBase(ABC, Generic[Bus]):
         self._metrics = RouterMetrics()
         self._guard = threading.Lock()
         self._loops: list[RouterLoop] = []
+        self._queues = queues_of(self.declarations)
         self._giving_up: threading.Timer | None = None
         self._stop_early: bool | None = None
 
@@ -197,8 +204,11 @@ class RouterBase(ABC, Generic[Bus]):
             self._bus.engine.check_open()
             self._set_up()
             self._waiters: list[Waiter] = []
+            self._closer = BatchCloser(self._queues)
             self._forget = self._bus.hub.subscribe(TIMERS, self._timers_changed)
             self._loops = [self._loop(number) for number in range(self.settings.concurrency)]
+            self._services = ServiceRunner(self._bus.engine, self._bus.scope, self._make_services())
+            self._services.start()
         early, self._stop_early = self._stop_early, False
         if early:
             self._ask_to_stop()
@@ -217,19 +227,32 @@ class RouterBase(ABC, Generic[Bus]):
             self._bus.scope,
             self.declarations,
             self.settings,
-            f"{self.name}-{number}" if number else self.name,
+            self.name,
             arm,
             self._metrics,
-            None if number else Presence(self._info(), self.settings.visibility_timeout),
+            lambda batches: self._closer.touch(batches, hub),
+            number,
         )
 
         def woken(source: str, _: float | None) -> None:
+            loop.woken()
             if source not in ("notify", "chain"):
                 loop.timers_changed()
             self._tell(number)
 
         waiters.append(hub.register(loop.queues, woken))
         return loop
+
+    def _make_services(self) -> list[Service]:
+        """What every worker runs beside its handlers, as far as a router needs it."""
+        seconds = self.settings.visibility_timeout
+        reclaimer = Reclaimer(
+            self.name,
+            self._queues,
+            seconds,
+            load=lambda: (self._metrics.routed, sum(loop.held for loop in self._loops)),
+        )
+        return [Presence(self._info(), seconds), self._closer, reclaimer]
 
     def _info(self) -> WorkerInfo:
         """The presence record of this router."""
@@ -239,7 +262,7 @@ class RouterBase(ABC, Generic[Bus]):
             host=socket.gethostname(),
             pid=os.getpid(),
             runtime=self.runtime,
-            domains=queues_of(self.declarations),
+            domains=self._queues,
             command_types=(),
             concurrency=self.settings.concurrency,
             started_at=now,
@@ -248,10 +271,6 @@ class RouterBase(ABC, Generic[Bus]):
             processes=tuple(sorted(self.declarations)),
             process=this_process(),
         )
-
-    def _farewell(self) -> Op[None]:
-        """It has ended in order: the fleet need not wait for its next report."""
-        return forget_worker(self._bus.scope, self.name)
 
     @abstractmethod
     def _tell(self, number: int) -> None:
@@ -283,6 +302,11 @@ class RouterBase(ABC, Generic[Bus]):
             self._giving_up.start()
 
     def _let_go(self) -> None:
+        """The loops have ended; blocks for a moment at most."""
+        budget, engine = Budget(), self._bus.engine
+        self._services.stop(budget.left() / 2)
+        farewell = forget_worker(self._bus.scope, self.name)
+        attempt(lambda: engine.service_session.run(farewell), budget.left())
         if self._giving_up is not None:
             self._giving_up.cancel()
             self._giving_up = None

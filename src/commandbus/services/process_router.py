@@ -1,33 +1,43 @@
 """The process router: takes replies from their queues and drives processes on.
 
 Its loop is a flow, so both runtimes share it: a runtime only runs the ops and performs the waits.
+Presence, batches and the leases of others are services, as those of a worker are.
+
+An idle router uses the store when replies are announced, when a deadline is due, and as often as an
+idle worker does: rarely while a session proves that this process hears announcements. Deadlines that
+become earlier are announced, too, so routers in other processes know them in time.
 """
 
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable
+from math import inf
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.process.declaration import Process, require_declaration
 from commandbus.errors import ConfigurationError, NotOpen, StoreUnavailable
-from commandbus.operations.batches import close_batches, close_open_batches
 from commandbus.operations.evidence import Declarations
 from commandbus.operations.routing import RouteReport, fire_timers, park_reply, route, unsettled
 from commandbus.operations.scope import Await, Flow, Scope, Send
-from commandbus.services.batch_closer import AGAIN, SWEEP
-from commandbus.services.presence import Presence
-from commandbus.store.records import Claimed, ClaimReply, ClaimRequest
+from commandbus.store.records import Claimed, ClaimRequest
 from commandbus.store.session import bus_closed
+from commandbus.store.sessions import quiet
+from commandbus.worker.backoff import backoff
+from commandbus.worker.pace import fallback
 
 logger = logging.getLogger("commandbus.processes")
 
 SWEEP_SECONDS = 1.0
 """How often due work is promoted and expired leases are taken back while there is work."""
-BACKOFF_MAX_SECONDS = 5.0
+WAIT_MIN = 0.001
+TIMER_GAP = 0.1
+"""Deadlines that are announced in quick succession are looked at together, so many seconds apart."""
 
 
 class RouterSettings(msgspec.Struct, frozen=True):
@@ -89,7 +99,7 @@ def queues_of(declarations: Declarations) -> tuple[str, ...]:
 
 
 class RouterLoop:
-    """One loop of a router; a router may have several."""
+    """One loop of a router; a router may have several, of which the first keeps time."""
 
     def __init__(
         self,
@@ -99,18 +109,25 @@ class RouterLoop:
         name: str,
         arm: Callable[[], None],
         metrics: RouterMetrics,
-        presence: Presence | None = None,
+        touch: Callable[[tuple[UUID, ...]], object] = lambda batches: None,
+        number: int = 0,
+        uniform: Callable[[], float] = random.random,
     ) -> None:
         self._scope = scope
         self._declarations = declarations
         self._settings = settings
         self._name = name
+        self._shard = f"{name}-{number}" if number else name
         self._arm = arm
         self._metrics = metrics
-        self._presence = presence
+        self._touch = touch
+        """Processes of these batches have ended."""
+        self._uniform = uniform
         self._queues = queues_of(declarations)
-        self._swept = self._looked = self._close_at = self._report_at = float("-inf")
-        self._next_timer: float | None = None
+        self._claim_at = self._swept = self._looked = -inf
+        self._keeps_time = number == 0
+        self._timer_at = -inf if self._keeps_time else inf
+        self._woken = self._timers_changed = False
         self._held: list[Claimed] = []
         """Replies under lease whose transaction has not succeeded yet."""
         self._in_doubt = False
@@ -121,8 +138,17 @@ class RouterLoop:
     def queues(self) -> tuple[str, ...]:
         return self._queues
 
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
+    def woken(self) -> None:
+        """There may be replies; from any thread."""
+        self._woken = True
+
     def timers_changed(self) -> None:
-        self._looked = float("-inf")
+        """There may be an earlier deadline; from any thread."""
+        self._timers_changed = self._keeps_time
 
     def run(self) -> Flow[None]:
         """Until `stopping`: take what is there, let time pass, wait when there is nothing."""
@@ -143,47 +169,60 @@ class RouterLoop:
                 self._metrics.failures += 1
                 level = logging.WARNING if failures == 1 else logging.DEBUG
                 logger.log(level, "router %s failed, trying again: %s", self._name, error)
-                idle = min(BACKOFF_MAX_SECONDS, 0.1 * 2**failures)
+                idle = backoff(failures, error, self._uniform)
             if idle > 0 and not self.stopping:
                 yield Await(idle)
 
     def _round(self, now: float) -> Flow[float]:
         """One turn; returns how long to wait before the next."""
-        sweep = now - self._swept >= SWEEP_SECONDS
-        reply = ClaimReply([])
-        if not self._held:
-            self._arm()
-            reply = yield Send(self._claim(sweep))
-            self._held = list(reply.claimed)
-            self._swept = now if sweep else self._swept
-        routed = bool(self._held)
+        if self._held or self._woken or now >= self._claim_at:
+            yield from self._take(now)
+        if self._timers_changed:
+            self._timers_changed = False
+            self._timer_at = min(self._timer_at, self._looked + TIMER_GAP)
+        if now >= self._timer_at:
+            yield from self._look_at_timers(now)
+        left = min(self._claim_at, self._timer_at) - now
+        return 0.0 if self._woken or left <= 0 else max(WAIT_MIN, left)
+
+    def _take(self, now: float) -> Flow[None]:
+        """Route what is held, or what a claim finds."""
+        self._claim_at = -inf
+        if not self._held and not (yield from self._find(now)):
+            return
         if self._in_doubt:
             self._held = yield unsettled(self._scope, self._held)
         if self._held:
             self._in_doubt = True
-            yield from self._route(now)
+            yield from self._route()
         self._in_doubt = False
-        yield from self._look_at_timers(now)
-        yield from self._report(now)
-        if routed:
-            return 0.0
+
+    def _find(self, now: float) -> Flow[bool]:
+        """Claim; whether there was anything. If not, the next claim has time."""
+        sweep = now - self._swept >= SWEEP_SECONDS
+        self._woken = False
+        self._arm()
+        reply = yield Send(self._claim(sweep))
+        self._held = list(reply.claimed)
+        self._swept = now if sweep else self._swept
+        if self._held:
+            return True
         self._metrics.empty += 1
         if not sweep:
             # Only a claim that swept proves that there is nothing.
-            self._swept = float("-inf")
-            return 0.0
-        yield from self._close(now, RouteReport())
-        waits = [self._settings.poll_interval, self._looked + self._settings.timer_interval - now]
-        if self._presence is not None:
-            waits.append(self._report_at - now)
-        waits += [wait for wait in (reply.next_due_in, self._next_timer) if wait is not None]
-        return max(0.001, min(waits))
+            self._swept = -inf
+        else:
+            seconds = fallback(self._settings.poll_interval, hears=reply.hears)
+            if reply.next_due_in is not None:
+                seconds = min(seconds, max(WAIT_MIN, reply.next_due_in))
+            self._claim_at = now + seconds
+        return False
 
-    def _route(self, now: float) -> Flow[None]:
+    def _route(self) -> Flow[None]:
         """Everything that is held, in one transaction; when that is refused, one by one, so that what
         cannot be routed does not hold up the others."""
         try:
-            yield from self._route_some(now, self._held)
+            yield from self._route_some(self._held)
         except (StoreUnavailable, NotOpen):
             raise
         except Exception as error:  # a mistake that one of them brings along
@@ -194,7 +233,7 @@ class RouterLoop:
             while self._held:
                 first, *rest = self._held
                 try:
-                    yield from self._route_some(now, [first])
+                    yield from self._route_some([first])
                 except (StoreUnavailable, NotOpen):
                     raise
                 except Exception as own:  # this one
@@ -202,11 +241,11 @@ class RouterLoop:
                 self._held = rest
         self._held = []
 
-    def _route_some(self, now: float, claimed: list[Claimed]) -> Flow[None]:
-        report = yield Send(route(self._scope, self._declarations, claimed, self._name))
+    def _route_some(self, claimed: list[Claimed]) -> Flow[None]:
+        report = yield Send(route(self._scope, self._declarations, claimed, self._shard))
         self._metrics.batches += 1
         self._metrics.routed += report.routed
-        yield from self._close(now, report)
+        self._ended(report)
 
     def _claim(self, sweep: bool) -> Any:
         request = ClaimRequest(
@@ -219,34 +258,23 @@ class RouterLoop:
         return self._scope.store.claim(request)
 
     def _look_at_timers(self, now: float) -> Flow[None]:
-        """Time matters to processes that others start, too: so look every now and then."""
-        due_now = self._next_timer is not None and self._next_timer <= now - self._looked
-        if not due_now and now - self._looked < self._settings.timer_interval:
-            return
+        """Fire what is due, and learn when the next is."""
         types = list(self._declarations)
         self._looked = now
         while True:
-            self._next_timer = yield Send(self._scope.store.next_process_due(types))
-            if self._next_timer is None or self._next_timer > 0 or self.stopping:
-                return
+            due_in = yield Send(self._scope.store.next_process_due(types))
+            if due_in is None or due_in > 0 or self.stopping:
+                break
             limit = self._settings.batch_size
-            report = yield Send(fire_timers(self._scope, self._declarations, self._name, limit))
+            report = yield Send(fire_timers(self._scope, self._declarations, self._shard, limit))
             self._metrics.timers += report.routed
-            yield from self._close(now, report)
-            if not report.routed:
-                # Another router has them.
-                return
+            self._ended(report)
+            if not report.routed:  # another router has them
+                due_in = TIMER_GAP
+                break
+        seconds = quiet(self._scope.store, self._settings.timer_interval)
+        self._timer_at = now + (seconds if due_in is None else min(seconds, due_in))
 
-    def _report(self, now: float) -> Flow[None]:
-        """One of the loops tells the fleet that the router is there."""
-        if self._presence is not None and now >= self._report_at:
-            self._report_at = now + (yield Send(self._presence.work(self._scope)))
-
-    def _close(self, now: float, report: RouteReport) -> Flow[None]:
-        """Batches may be complete; now and then, look at all of them."""
+    def _ended(self, report: RouteReport) -> None:
         if report.batches:
-            yield Send(close_batches(self._scope, report.batches))
-            self._close_at = min(self._close_at, now + AGAIN)
-        elif now >= self._close_at:
-            left = yield Send(close_open_batches(self._scope, self._queues))
-            self._close_at = now + (AGAIN if left else SWEEP)
+            self._touch(report.batches)

@@ -19,7 +19,6 @@ from typing import assert_never
 from commandbus.errors import NotOpen
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, Settlement, followers
-from commandbus.store.sessions import QUIET_SECONDS
 from commandbus.store.suspects import APART_SECONDS
 from commandbus.store.wakeup import RECONNECT
 from commandbus.worker import pace
@@ -269,8 +268,7 @@ class WorkerCore:
     @property
     def _fallback(self) -> float:
         """Seconds until a claim that nothing has led to."""
-        is_quiet = self._hears and self.poll_interval >= pace.QUICK_CHECK_FROM
-        return max(self.poll_interval, QUIET_SECONDS) if is_quiet else self.poll_interval
+        return pace.fallback(self.poll_interval, hears=self._hears)
 
     def _next_settle(self) -> float:
         """When what is unsettled may be recorded."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from commandbus.store.sessions import QUIET_SECONDS
+
 QUICK_CHECK_FROM = 30.0
 """Workers that poll less often than this use the cheap idle check, and none while the store knows by a
 session that they hear announcements."""
@@ -23,6 +25,13 @@ MEASURED_MIN = 32
 before the slow ones, so their average is too low."""
 SUSPECTS_HOARD_SECONDS = 0.2
 """The same while suspects are held, which may be among them."""
+
+
+def fallback(poll_interval: float, *, hears: bool) -> float:
+    """Seconds until a claim that nothing has led to. `hears`: news is announced to this process as long
+    as it lives."""
+    is_quiet = hears and poll_interval >= QUICK_CHECK_FROM
+    return max(poll_interval, QUIET_SECONDS) if is_quiet else poll_interval
 
 
 class HandlerTime:

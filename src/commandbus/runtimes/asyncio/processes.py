@@ -13,14 +13,12 @@ from uuid import UUID
 from commandbus.domain.command import SendRequest
 from commandbus.domain.moment import Duration
 from commandbus.domain.process.declaration import Process
-from commandbus.errors import CommandBusError
 from commandbus.operations import processes
 from commandbus.operations.flows import drive
 from commandbus.operations.processes import ProcessStart
 from commandbus.runtimes.asyncio.background import Background
 from commandbus.runtimes.asyncio.bus import CommandBus, HandlerBus
 from commandbus.runtimes.asyncio.facade import awaiting, awaiting_flow, awaiting_own
-from commandbus.runtimes.farewell import FAREWELL_SECONDS
 from commandbus.runtimes.processes import ManagerBase, RouterBase, S, stop_seconds
 from commandbus.store.session import AsyncSession
 
@@ -95,11 +93,10 @@ class ProcessReplyRouter(Background, RouterBase[CommandBus]):
         except* Exception as group_error:  # one loop's end is the end of all
             raise group_error.exceptions[0] from None
         finally:
-            with suppress(CommandBusError, TimeoutError):  # the store may be the reason for stopping
-                async with asyncio.timeout(FAREWELL_SECONDS):
-                    await asyncio.shield(self._session.run(self._farewell()))
-            self._let_go()
-            self._stopped.set()
+            try:
+                await asyncio.shield(asyncio.to_thread(self._let_go))
+            finally:
+                self._stopped.set()
 
     async def stop(self, timeout: Duration | None = None) -> None:
         """Finish the transactions that are under way and return when everything has stopped, or
@@ -110,15 +107,11 @@ class ProcessReplyRouter(Background, RouterBase[CommandBus]):
                 async with asyncio.timeout(patience):
                     await self._stopped.wait()
 
-    @property
-    def _session(self) -> AsyncSession:
-        session: AsyncSession = self._bus.engine.reserved_async_session
-        return session
-
     async def _work(self, number: int) -> None:
+        session: AsyncSession = self._bus.engine.reserved_async_session
         await drive(
             self._loops[number].run(),
-            lambda op, read: self._session.run(op, read=read),
+            lambda op, read: session.run(op, read=read),
             partial(_ring, self._bells[number]),
         )
 

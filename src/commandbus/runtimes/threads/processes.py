@@ -16,7 +16,6 @@ from commandbus.domain.process.declaration import Process
 from commandbus.operations import processes
 from commandbus.operations.flows import drive
 from commandbus.operations.processes import ProcessStart
-from commandbus.runtimes.farewell import attempt
 from commandbus.runtimes.processes import ManagerBase, RouterBase, S, stop_seconds
 from commandbus.runtimes.threads.background import Background
 from commandbus.runtimes.threads.bus import SyncCommandBus, SyncHandlerBus
@@ -105,7 +104,6 @@ class SyncProcessReplyRouter(Background, RouterBase[SyncCommandBus]):
         finally:
             for helper in helpers:
                 helper.join()
-            attempt(lambda: self._session.run(self._farewell()))
             self._let_go()
             self._ended.set()
         if self._failure is not None:
@@ -118,18 +116,14 @@ class SyncProcessReplyRouter(Background, RouterBase[SyncCommandBus]):
         if self._stop() and threading.get_ident() not in self._serving:
             self._ended.wait(seconds)
 
-    @property
-    def _session(self) -> Session:
-        session: Session = self._bus.engine.reserved_session
-        return session
-
     def _serve(self, number: int) -> None:
         self._serving.add(threading.get_ident())
+        session: Session = self._bus.engine.reserved_session
         try:
             finish(
                 drive(
                     self._loops[number].run(),
-                    lambda op, read: done(self._session.run(op, read=read)),
+                    lambda op, read: done(session.run(op, read=read)),
                     self._bells[number].wait,
                 )
             )
