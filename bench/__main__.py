@@ -3,6 +3,7 @@
     python -m bench                                    everything, and the page
     python -m bench --only commandbus,pgqueuer --scenarios drain,pickup --repeat 1
     python -m bench --only limits
+    python -m bench --cpus 0,1/2,3                     the server on two cores, the rest on others
 
 Results are kept as JSON; `python -m bench.page RESULTS` writes the page from them again.
 """
@@ -18,6 +19,7 @@ from pathlib import Path
 from bench import machine
 from bench.bars import missed
 from bench.ceilings import CEILINGS
+from bench.cpus import Cpus
 from bench.figures import METRICS, Results, number
 from bench.idle import count_statements
 from bench.lab import Lab
@@ -148,6 +150,12 @@ def main() -> int:
     parser.add_argument(
         "--results", type=Path, help=f"where they are kept ({RESULTS}; in part: {PART})"
     )
+    parser.add_argument(
+        "--cpus",
+        type=Cpus.read,
+        metavar="SERVER/WORKERS",
+        help="cores for the server, and for workers and senders, such as 0,1/2,3 (all share all)",
+    )
     parser.add_argument("--page", action="store_true", help="write docs/benchmarks.md at the end")
     options = parser.parse_args()
     words = [word for word in options.only.split(",") if word]
@@ -161,7 +169,7 @@ def main() -> int:
     named = [word for word in words if word != "limits"]
     chosen = subjects(named) if named or not words else []
     began = time.monotonic()
-    with Lab() as lab:
+    with Lab(cpus=options.cpus) as lab:
         run = Run(lab, chosen, scenarios or [*SCENARIOS, "idle"], options.scale)
         if file.exists():
             run.results.growth = Results.load(file).growth

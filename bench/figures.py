@@ -46,6 +46,13 @@ METRICS: dict[str, Metric] = {
             "/s",
             "no-op commands, two processes, each at its best concurrency",
         ),
+        Metric(
+            "drain_call",
+            "drain, one call",
+            "/s",
+            "handlers that make one system call, concurrency 16, one process",
+        ),
+        Metric("drain_wait", "drain, 1 ms", "/s", "handlers that wait 1 ms, concurrency 16"),
         Metric("busy", "5 ms handlers", "%", "concurrency 100: share of the ideal 20,000 per second"),
         Metric(
             "pickup_p50", "pick-up p50", "ms", "send by another process to the handler's start", False

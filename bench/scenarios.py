@@ -18,6 +18,8 @@ CUT_SECONDS = 6.0
 """A drain that takes longer ends here, and the rate is that of what was done."""
 SILENT_SECONDS = 8.0
 BUSY_SECONDS = 0.005
+CALL_SLOTS = 16
+WAIT_SECONDS = 0.001
 AWAKE_SECONDS = 0.010
 AWAKE_COMMANDS = 2_000
 SEND_SECONDS = 1.0
@@ -75,10 +77,11 @@ def drain(
     processes: int = 1,
     busy: float = 0.0,
     is_all: bool = True,
+    call: bool = False,
 ) -> Drained:
     """Carry out a backlog that is already there, or only the first `count` of it."""
     with contextlib.ExitStack() as stack:
-        task = {"concurrency": concurrency, "count": count, "busy": busy}
+        task = {"concurrency": concurrency, "count": count, "busy": busy, "call": call}
         children = [stack.enter_context(lab.start(place, "work", **task)) for _ in range(processes)]
         for child in children:
             child.wait_for("ready")
@@ -208,6 +211,22 @@ def busy(lab: Lab, subject: Subject, scale: float) -> Figures:
         return {"busy": 100 * drained.rate / (100 / BUSY_SECONDS)}
 
 
+def calls(lab: Lab, subject: Subject, scale: float) -> Figures:
+    """Handlers that make one system call; and, of ours, those that wait a millisecond."""
+    count = scaled(subject.commands(10), scale)
+    figures: Figures = {}
+    with lab.place(subject) as place:
+        fill(lab, place, count)
+        figures["drain_call"] = drain(lab, place, count, CALL_SLOTS, call=True).rate
+    if subject.is_ours:
+        count = scaled(int(2 * CALL_SLOTS / WAIT_SECONDS), scale)
+        with lab.place(subject) as place:
+            fill(lab, place, count)
+            drained = drain(lab, place, count, CALL_SLOTS, busy=WAIT_SECONDS)
+            figures["drain_wait"] = drained.rate
+    return figures
+
+
 def snapshot(lab: Lab, subject: Subject, scale: float) -> Figures:
     """A drain while somebody holds a snapshot from before it: no dead row can be removed."""
     count = scaled(subject.commands(subject.best, 4.0, 2 * DRAIN_COMMANDS), scale)
@@ -270,6 +289,7 @@ SCENARIOS: dict[str, Scenario] = {
     "drain_best": drain_best,
     "drain_2": drain_2,
     "busy": busy,
+    "calls": calls,
     "singles": singles,
     "pickup": pickup,
     "snapshot": snapshot,

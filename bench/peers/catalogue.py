@@ -161,6 +161,7 @@ SUBJECTS: tuple[Subject, ...] = (
         unfinished="exists (select from pgboss.job where state < 'completed')",
         unmeasured={
             "drain_10": "0.5 s between batches of ten: 20 commands per second",
+            "calls": "0.5 s between batches of sixteen: 32 commands per second",
             "snapshot": SLOW["snapshot"],
             "busy": "0.5 s between batches of a hundred: 200 commands per second",
         },
@@ -253,6 +254,7 @@ SUBJECTS: tuple[Subject, ...] = (
             "singles": "one process holds it all",
             "pickup": "one process holds it all",
             "drain_2": "one process holds it all",
+            "calls": "one process holds it all",
         },
     ),
     Subject(
@@ -268,6 +270,7 @@ SUBJECTS: tuple[Subject, ...] = (
         unmeasured={
             **EMBEDDED,
             "drain_10": "its pool has as many processes as the machine has cores",
+            "calls": "its pool has as many processes as the machine has cores",
             "busy": "its pool has as many processes as the machine has cores",
         },
     ),

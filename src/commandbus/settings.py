@@ -123,7 +123,7 @@ class WorkerSettings:
     """Commands claimed ahead of free slots; None sizes it by the measured handler time."""
     prefetch_budget: float = 0.05
     """With prefetch=None: how long a claimed command may wait for a slot."""
-    prefetch_max: int = 500
+    prefetch_max: int = 1_000
     """With prefetch=None: how many commands are claimed ahead of free slots at most."""
     poll_interval: float = 60.0
     """The fallback interval: an idle worker claims after this time without a wake-up."""

@@ -39,6 +39,7 @@ from commandbus.worker.events import (
     Woken,
 )
 from commandbus.worker.pace import MEASURED_MIN
+from commandbus.worker.ready import ReadyQueue
 from tests.simulation.oracle import Violation
 from tests.support.core_invariants import check_core
 
@@ -69,7 +70,9 @@ class VirtualWorker:
         self.domains = domains
         self.hub = hub
         self.core = WorkerCore(settings, uniform=world.rng.random)
-        self.core._pace.runs = MEASURED_MIN  # a life of a few commands would claim nothing ahead
+        self.core.prefetch.handler_time.runs = (
+            MEASURED_MIN  # a life of a few commands would claim nothing ahead
+        )
         self.inbox: deque[Event] = deque()
         self.claim: Claim | None = None
         self.claim_answer: Event | None = None
@@ -77,7 +80,7 @@ class VirtualWorker:
         self.settle_answer: Event | None = None
         self.owed: set[tuple[int, int]] = set()
         """Outcomes that are not recorded yet, as sequence and lease."""
-        self.ready: deque[Claimed] = deque()
+        self.ready = ReadyQueue()
         self.running: list[Run] = []
         self.renewals: dict[int, int] = {}
         self.frozen_until = 0
@@ -116,7 +119,7 @@ class VirtualWorker:
                 raise Violation(f"P18: {self.name} claims while it stops")
             self._perform(effect)
         self._fill_slots()
-        in_shell = len(self.ready) + len(self.running) + self._ended_in_inbox()
+        in_shell = len(self.ready.waiting) + len(self.running) + self._ended_in_inbox()
         if core.held != in_shell + core.chains.waiting + core.last_chances.waiting:
             raise Violation(f"{self.name} counts {core.held} held commands, its slots {in_shell}")
         self.owed.update((s.seq, s.lease_id) for s in core.unsettled)
@@ -154,7 +157,7 @@ class VirtualWorker:
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Start(claimed):
-                self.ready.extend(claimed)
+                self.ready.add(claimed)
             case Settle():
                 if self.settle is not None:
                     raise Violation(f"{self.name} has two settles in flight")
@@ -173,8 +176,7 @@ class VirtualWorker:
                 for domain in sorted(self.domains if domains is None else domains):
                     self.world.wake(domain, None, "chain", self.hub)
             case Withdraw(lease_ids):
-                taken = [c for c in self.ready if lease_ids is None or c.lease_id in lease_ids]
-                self.ready = deque(c for c in self.ready if c not in taken)
+                taken = self.ready.withdraw(lease_ids)
                 self.owed.update((c.seq, c.lease_id) for c in taken)
                 self.inbox.append(Withdrawn(taken))
             case Interrupt(lease_ids):
@@ -188,8 +190,8 @@ class VirtualWorker:
             self.inbox.appendleft(Finished([], len(chosen)))
 
     def _fill_slots(self) -> None:
-        while self.ready and len(self.running) < self.core.concurrency:
-            claimed = self.ready.popleft()
+        while self.ready.waiting and len(self.running) < self.core.concurrency:
+            claimed = self.ready.waiting.popleft()
             self.world.begun(claimed)
             self.running.append(Run(claimed, self.world.now + self.world.handler_time()))
 

@@ -34,7 +34,7 @@ class Bench:
         self.core = WorkerCore(
             WorkerSettings(**settings), uniform=lambda: uniform, until_idle=until_idle
         )
-        self.core._pace.runs = measured
+        self.core.prefetch.handler_time.runs = measured
         self.running: list[Claimed] = []
         self._limit = 0
         self._seq = 0

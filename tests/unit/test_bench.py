@@ -92,7 +92,7 @@ def test_statements_are_counted_by_database() -> None:
 
 def test_every_bar_is_judged_and_what_is_missing_is_not_reached() -> None:
     rows = {row.figure: row for row in judge(results())}
-    assert len(rows) == 16
+    assert len(rows) == 18
     drain = rows["drain, one process, best concurrency"]
     assert drain.bar.found == pytest.approx(4)
     assert drain.bar.is_reached

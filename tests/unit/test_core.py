@@ -29,6 +29,7 @@ from commandbus.worker.events import (
     Woken,
 )
 from commandbus.worker.pace import HELD_UP_SECONDS, MEASURED_MIN, SETTLE_GAP
+from commandbus.worker.prefetch import URGENT_SECONDS
 from tests.unit.cores import Bench
 
 DOWN = StoreUnavailable("down")
@@ -261,7 +262,7 @@ def test_prefetch_is_refilled_when_half_of_it_is_used() -> None:
 
 @pytest.mark.parametrize(
     ("ran", "claimed"),
-    [(100_000, 1), (11_000, 1), (5_000, 21), (100, 501)],
+    [(100_000, 1), (11_000, 1), (5_000, 21), (100, 1_001)],
     ids=["slow", "just too slow", "fast", "very fast"],
 )
 def test_how_much_is_claimed_ahead_follows_the_handler_time(ran: int, claimed: int) -> None:
@@ -270,17 +271,30 @@ def test_how_much_is_claimed_ahead_follows_the_handler_time(ran: int, claimed: i
     assert bench.kinds(bench.finish(1, ran), Claim) == [Claim(claimed, False)]
 
 
-@pytest.mark.parametrize(("priority", "claimed"), [(5, 21), (0, 5)])
+@pytest.mark.parametrize(("priority", "claimed"), [(5, 21), (10, 21), (0, 3)])
 def test_less_is_claimed_ahead_among_urgent_commands(priority: int, claimed: int) -> None:
     bench = Bench(concurrency=2, prefetch_budget=0.05).begun()
-    bench.claims(2, priority=priority)
+    bench.claims(1)
+    bench.claims(1, priority=priority)
     assert bench.kinds(bench.finish(1, 5_000), Claim) == [Claim(claimed, False)]
+
+
+def test_some_time_after_the_last_urgent_command_more_is_claimed_ahead_again() -> None:
+    bench = Bench(concurrency=2, prefetch_budget=0.05).begun()
+    bench.claims(1)
+    bench.claims(1, priority=0)
+    bench.finish(1, 5_000)
+    prefetch = bench.core.prefetch
+    assert prefetch.amount(2) == 2
+    bench.now += URGENT_SECONDS
+    bench.claims(1, priority=0)
+    assert prefetch.amount(2) == 20
 
 
 def test_less_is_claimed_ahead_where_it_holds_up_a_group() -> None:
     bench = Bench(concurrency=2).begun()
     bench.claims(2, keyed=True)
-    claim = Claim(101, False, followers=400, chain=250)
+    claim = Claim(101, False, followers=900, chain=500)
     assert bench.kinds(bench.finish(1, 100), Claim) == [claim], "the rest may be of the same groups"
 
 
@@ -294,7 +308,7 @@ def test_no_members_come_along_to_slow_handlers() -> None:
 
 
 def test_a_worker_that_is_recycled_takes_no_more_members_than_it_may() -> None:
-    bench = Bench(concurrency=2, prefetch=100, recycle_after=10).begun(limit=10)
+    bench = Bench(concurrency=2, prefetch=200, recycle_after=10).begun(limit=10)
     bench.claims(2, keyed=True)
     (claim,) = bench.kinds(bench.finish(2), Claim)
     assert claim.limit + claim.followers == 8

@@ -40,7 +40,7 @@ class CountingCondition(threading.Condition):
 
 
 def claimed(number: int, lease_id: int = 1) -> Any:
-    return SimpleNamespace(seq=number, lease_id=lease_id)
+    return SimpleNamespace(seq=number, lease_id=lease_id, priority=5, domain="orders")
 
 
 @contextmanager

@@ -294,7 +294,7 @@ def test_what_a_claim_brings_after_the_stop_goes_back() -> None:
 def test_quick_handlers_make_it_claim_ahead_and_slow_ones_do_not() -> None:
     for ran, ahead in ((10, True), (200_000, False)):
         core = core_of(concurrency=2, prefetch=None)
-        core._pace.runs = MEASURED_MIN
+        core.prefetch.handler_time.runs = MEASURED_MIN
         core.handle(Tick(), 0.0)
         batch = claimed(1, 2)
         core.handle(ClaimAnswered(ClaimReply(batch), 2), 0.0)

@@ -23,6 +23,7 @@ import os
 import random
 import string
 import sys
+import tempfile
 import threading
 import time
 from typing import Any
@@ -55,6 +56,7 @@ class Tally:
         self._begun = 0
         self._told = 0
         self._first = 0.0
+        self._file = tempfile.TemporaryFile() if task.get("call") else None  # noqa: SIM115 - to the end
 
     def begin(self, data: Any = None) -> None:
         """A handler began, with this payload."""
@@ -65,6 +67,8 @@ class Tally:
             self._tell()
         if data is not None and "at" in data:
             emit(late=time.monotonic() - data["at"])
+        if self._file is not None:  # one system call, as most handlers make at least
+            os.pwrite(self._file.fileno(), b"0123456789abcdef", 0)
 
     def report(self) -> None:
         """From a thread of its own: what the steps left out."""

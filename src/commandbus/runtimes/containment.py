@@ -8,7 +8,7 @@ out of its task as a value, and what does not end is left behind.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -80,3 +80,16 @@ def _look_at(task: asyncio.Task[Any]) -> None:
     """Retrieve how an abandoned task ended; asyncio would warn about it otherwise."""
     if not task.cancelled():
         task.exception()
+
+
+async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Await something that must not be left half done, though its awaiter is canceled meanwhile."""
+    task, canceled = asyncio.ensure_future(work), None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            canceled = error
+    task.result()
+    if canceled is not None:
+        raise canceled

@@ -431,14 +431,3 @@ class WorkerBase(ABC):
                 f"The lease on command {claimed.command_id} (attempt {claimed.attempt}) is gone: it "
                 "expired or was settled before. Nothing was recorded; take the command again."
             )
-
-
-def split_by_lease(
-    waiting: Iterable[Claimed], lease_ids: frozenset[int] | None
-) -> tuple[list[Claimed], list[Claimed]]:
-    """Those under one of these leases (None means any), and the others, in order."""
-    taken: list[Claimed] = []
-    kept: list[Claimed] = []
-    for claimed in waiting:
-        (taken if lease_ids is None or claimed.lease_id in lease_ids else kept).append(claimed)
-    return taken, kept

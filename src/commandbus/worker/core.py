@@ -46,7 +46,7 @@ from commandbus.worker.held_leases import HeldLeases
 from commandbus.worker.keeper import LEASE_GONE
 from commandbus.worker.last_chances import LastChances
 from commandbus.worker.metrics import WorkerMetrics
-from commandbus.worker.prefetch import URGENT, prefetch, prefetch_divisor
+from commandbus.worker.prefetch import Prefetch
 from commandbus.worker.releases import OVERTAKEN, STALLED, STOPPING, release
 from commandbus.worker.suspects import Suspects
 from commandbus.worker.until_idle import UntilIdle
@@ -85,12 +85,8 @@ class WorkerCore:
         """There may be commands to claim: the last claim found some, or a wake-up came since."""
         self.backlog = False
         """The last claim took all that was asked for, so more may be waiting."""
-        self._urgent = False
-        """The last claim had commands of high priority, so others may follow."""
         self._hears = False
         """As the last claim said, news is announced to this process as long as it lives."""
-        self._prefetch_divisor = 1
-        """More than 1 where the last claim had commands that others may wait for."""
         self._woken_meanwhile, self._due_meanwhile = False, inf
         self._look_at, self._look_source = -inf, "start"
         self._claim_at = self._settle_at = self._sweep_at = self._held_up_until = -inf
@@ -99,7 +95,7 @@ class WorkerCore:
         """The last claim put things in order, too; ready work was announced, and not claimed yet."""
         self._claim_failures = self._settle_failures = 0
         self._left_until = -inf  # there may be leases of this worker that it does not renew
-        self._pace = pace.HandlerTime()
+        self.prefetch = Prefetch(settings)
         self._held_up = False
         """Commands that were claimed ahead went back: nothing is claimed ahead for a while."""
         self.ending = Ending()
@@ -223,7 +219,7 @@ class WorkerCore:
             effects.append(Start(begun))
         if self._ahead() and now >= self._progress_at + self._hoard_seconds and not self.stopping:
             self._progress_at = now
-            self._pace.seconds = pace.HOARD_SECONDS
+            self.prefetch.handler_time.seconds = pace.HOARD_SECONDS
             self._held_up = True
             self._held_up_until = now if self.suspects else now + pace.HELD_UP_SECONDS
             effects.append(Withdraw())
@@ -297,14 +293,25 @@ class WorkerCore:
         """How many commands to claim: free slots, and with fast handlers some more ahead of them."""
         if self.last_chances.apart:
             return 0
-        most = self.concurrency + self._prefetch() // self._prefetch_divisor
+        most = self._most()
         room = self._at_most(most - self._startable)
         return room if self._startable < self.concurrency or room * 2 >= most else 0
+
+    def _most(self) -> int:
+        """How many commands that wait for no other may be held."""
+        none_ahead = self._held_up or self.suspects
+        return self.concurrency + (0 if none_ahead else self.prefetch.startable(self.concurrency))
+
+    def enough_finished(self) -> int:
+        """After how many more finished commands there is something to decide."""
+        if self._claiming or not self._claim_wanted:
+            return max(1, self.held)
+        return max(1, self._startable - self._most() // 2)
 
     def _followers(self, room: int) -> tuple[int, int]:
         """How many members of groups may come along with so many commands, in all and of one group:
         what is claimed ahead for a slot may as well be of one group."""
-        ahead = self._prefetch()
+        ahead = 0 if self._held_up or self.suspects else self.prefetch.amount(self.concurrency)
         spare = self._at_most(self.concurrency + ahead - self.held) - room
         return (spare, ahead // self.concurrency) if spare > 0 else (0, 0)
 
@@ -314,20 +321,13 @@ class WorkerCore:
         left = wanted if recycle_after is None else min(wanted, recycle_after - self._taken)
         return max(0, left)
 
-    def _prefetch(self) -> int:
-        if self._held_up or self.suspects:
-            return 0
-        return prefetch(self._settings, self.concurrency, self._pace.known(), self._urgent)
-
     def _claimed(self, event: ClaimAnswered, now: float, effects: list[Effect]) -> None:
         reply = event.reply
         self._claiming, self._claim_failures = False, 0
         self.metrics.claimed(event.took, len(reply.claimed), reply.rescued)
         self.backlog = len(reply.claimed) - followers(reply.claimed) >= event.limit
-        self._urgent = any(claimed.priority <= URGENT for claimed in reply.claimed)
-        if reply.claimed:
-            self._prefetch_divisor = prefetch_divisor(reply.claimed)
-        else:
+        self.prefetch.claimed(reply.claimed, now)
+        if not reply.claimed:
             self._sweep_at = now
             self._claim_wanted = self._woken_meanwhile
             self._hears = reply.hears
@@ -419,7 +419,7 @@ class WorkerCore:
         if count:
             seconds = sum(settlement.ran for settlement in event.settlements) / 1_000_000
             self.metrics.ran(count, seconds)
-            self._pace.add(seconds, count)
+            self.prefetch.handler_time.add(seconds, count)
 
     def _make_room(self, settlements: list[Settlement], *, durable: bool) -> None:
         """Claim again when a suspect has left: others may have had to stay in the queue."""

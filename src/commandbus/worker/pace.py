@@ -14,6 +14,9 @@ SWEEP_INTERVAL_MIN = 0.02
 SETTLE_GAP = 0.004
 """While all slots are busy and more work waits for them, settles begin no closer to each other: each
 costs a commit, and nothing is held up but the moment at which outcomes are known."""
+HAND_IN_SECONDS = 0.004
+"""While more is ready, the core learns of outcomes this often, and of many at once: it costs the same
+for one as for a hundred."""
 HOARD_SECONDS = 1.0
 """Commands that were claimed ahead are given back when nothing has finished for this long: a slow
 command came among fast ones, and other workers may be free."""

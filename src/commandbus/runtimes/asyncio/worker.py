@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from contextvars import copy_context
 from functools import partial
@@ -21,13 +21,12 @@ from commandbus.runtimes.asyncio.isolation import OwnContext, ResumeCounter, iso
 from commandbus.runtimes.asyncio.lifespan import enter_lifespans
 from commandbus.runtimes.asyncio.offload import ThreadPerCall
 from commandbus.runtimes.asyncio.stall import LoopStall, StallMonitor
-from commandbus.runtimes.containment import CANCEL_SECONDS, OverTime, bounded, task_at_work
+from commandbus.runtimes.containment import CANCEL_SECONDS, OverTime, bounded, task_at_work, to_its_end
 from commandbus.runtimes.farewell import Budget
 from commandbus.runtimes.signals import StopBySignal
 from commandbus.runtimes.worker import RuntimeWorker
-from commandbus.store.records import Claimed, Settlement
+from commandbus.store.records import Settlement
 from commandbus.worker import effects
-from commandbus.worker.base import split_by_lease
 from commandbus.worker.completing import confirm, unconfirmed
 from commandbus.worker.context import HandlerContext
 from commandbus.worker.events import (
@@ -41,11 +40,13 @@ from commandbus.worker.events import (
     Withdrawn,
 )
 from commandbus.worker.execution import Call
+from commandbus.worker.pace import HAND_IN_SECONDS
+from commandbus.worker.ready import ReadyQueue
 
 T = TypeVar("T")
 logger = logging.getLogger("commandbus.worker")
 
-FAIR_SECONDS = 0.005
+FAIR_SECONDS = 0.001
 """Handlers that never wait are run one after another for this long before others get the loop."""
 
 
@@ -68,9 +69,12 @@ class Worker(Background, RuntimeWorker[CommandBus]):
     def _set_up(self) -> None:
         self._inbox: deque[Event] = deque()
         self._finished: list[Settlement] = []
+        self._enough = 1
+        """The core learns of so many that finished, or of fewer after a moment."""
+        self._handing_in = False
         self._dropped = 0
         self._turns = ResumeCounter()
-        self._ready: deque[Claimed] = deque()
+        self._ready = ReadyQueue(self._ageing)
         self._idle_slots: deque[asyncio.Future[None]] = deque()
         self._slots: set[asyncio.Task[None]] = set()
         self._calls: dict[asyncio.Task[None], Call] = {}
@@ -125,9 +129,10 @@ class Worker(Background, RuntimeWorker[CommandBus]):
         self._begin_anew()
         self._engine.meet(self._demand_of(self._core.concurrency))
         assert self._loop is not None
-        self._ready.clear()
+        self._ready = ReadyQueue(self._ageing)
         self._idle_slots.clear()
         self._timer_at = self._timer = None
+        self._handing_in = False
         self._threads = ThreadPerCall(
             f"worker-{self.domains[0]}", self.health_status.record_thread_back
         )
@@ -138,7 +143,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
             self._has_begun()
             await self._pump()
         finally:
-            await _to_its_end(self._wind_up())
+            await to_its_end(self._wind_up())
 
     async def stop(self, timeout: Duration | None = None) -> None:
         """Stop gracefully: no new claims, what was not begun goes back unharmed, running handlers
@@ -189,6 +194,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
                 self._perform(effect)
             if isinstance(event, STATES):
                 self._changed(event)
+        self._enough = self._core.enough_finished()
         self._fit_slots()
 
     def _run_canceled(self) -> bool:
@@ -233,7 +239,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
     def _perform(self, effect: effects.Effect) -> None:
         match effect:
             case effects.Start(claimed):
-                self._ready.extend(claimed)
+                self._ready.add(claimed)
                 self._wake_slots(1)
             case effects.Settle(batch):
                 self.health_status.asked("settle")
@@ -245,9 +251,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
             case effects.Forget() | effects.PassOn():
                 self._perform_here(effect)
             case effects.Withdraw(lease_ids):
-                taken, kept = split_by_lease(self._ready, lease_ids)
-                self._ready = deque(kept)
-                self._post(Withdrawn(taken))
+                self._post(Withdrawn(self._ready.withdraw(lease_ids)))
             case effects.Interrupt(lease_ids):
                 self._children.interrupt(lease_ids)
                 for slot, call in self._calls.items():
@@ -324,8 +328,21 @@ class Worker(Background, RuntimeWorker[CommandBus]):
 
     def _wake_others(self) -> None:
         """A slot waits or ends: others take what is ready. One that never waits works it off alone."""
-        if self._ready:
+        if self._ready.waiting:
             self._wake_slots(2)
+
+    def _hand_in(self) -> None:
+        """Tell the core what finished; while more is ready, a little later and more at once."""
+        assert self._loop is not None
+        if not self._ready.waiting or len(self._finished) >= self._enough:
+            self._news.set()
+        elif not self._handing_in:
+            self._handing_in = True
+            self._loop.call_later(HAND_IN_SECONDS, self._hand_in_now)
+
+    def _hand_in_now(self) -> None:
+        self._handing_in = False
+        self._news.set()
 
     def _slot_ended(self, slot: asyncio.Task[None]) -> None:
         self._slots.discard(slot)
@@ -334,12 +351,12 @@ class Worker(Background, RuntimeWorker[CommandBus]):
         self._news.set()
 
     async def _slot(self) -> None:
-        slot = task_at_work()
+        slot, ready = task_at_work(), self._ready
         assert self._loop is not None
         self._execution.enter_slot()
         fair_until = time.perf_counter() + FAIR_SECONDS
         while True:
-            while not self._ready and len(self._slots) <= self._core.concurrency:
+            while not ready.waiting and len(self._slots) <= self._core.concurrency:
                 idle = self._loop.create_future()
                 self._idle_slots.append(idle)
                 await idle
@@ -348,7 +365,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
                 self._slots.discard(slot)
                 self._wake_others()
                 return
-            claimed = self._ready.popleft()
+            claimed = ready.waiting.popleft()
             turns = self._turns.count
             begun = self._execution.begin(claimed)
             settlement: Settlement | None
@@ -374,11 +391,13 @@ class Worker(Background, RuntimeWorker[CommandBus]):
                 settlement = begun
             if settlement is None:
                 self._dropped += 1
+                self._news.set()
             else:
                 self._finished.append(settlement)
                 if self._core.chains.waiting:
-                    self._ready.extend(self._core.chains.ended((settlement,)))
-            self._news.set()
+                    ready.add(self._core.chains.ended((settlement,)))
+            if not self._handing_in or not ready.waiting or len(self._finished) >= self._enough:
+                self._hand_in()
             if slot.cancelling() or slot in self._interrupting or slot in self._canceling:
                 self._wake_others()
                 return  # a new task takes over, which no leftover of the cancellation can reach
@@ -464,19 +483,6 @@ class Worker(Background, RuntimeWorker[CommandBus]):
         self._threads.close()
         await asyncio.to_thread(self._stop_helpers, budget)
         await asyncio.to_thread(self._stalls.stop)
-
-
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Await something that must not be left half done, though its awaiter is canceled meanwhile."""
-    task, canceled = asyncio.ensure_future(work), None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            canceled = error
-    task.result()
-    if canceled is not None:
-        raise canceled
 
 
 def _since(began: float) -> int:

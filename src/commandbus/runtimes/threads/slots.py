@@ -4,6 +4,10 @@ A slot that finds work takes no lock: threads that meet at one for every command
 it, and the interpreter has to hand over from one to the next each time. What they share is touched by
 single operations of deques and dictionaries, which nothing interrupts; only falling asleep and waking
 others is done under the lock.
+
+Threads that are awake take turns for the interpreter, and each turn costs a switch of threads; those
+that wait for it also wake up every few milliseconds for nothing. So only as many are awake as handlers
+of that length need.
 """
 
 from __future__ import annotations
@@ -11,17 +15,22 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from math import ceil
 
 from commandbus.runtimes.containment import CANCEL_SECONDS
 from commandbus.runtimes.threads.loop import LoopCall
 from commandbus.store.records import Claimed, Settlement
-from commandbus.worker.base import split_by_lease
 from commandbus.worker.execution import Call
+from commandbus.worker.ready import ReadyQueue, drained
 
-T = TypeVar("T")
+SECONDS_PER_THREAD = 50e-6
+"""For each part of this length that a handler takes, one more thread is awake. It is about twice what a
+command costs the interpreter: threads that only wait for each other make handlers seem longer, but by
+less than would keep them awake."""
+HELD_UP_SECONDS = 500e-6
+"""A thread whose handler takes longer than this, and than most, does not count as awake."""
+SAMPLE_MIN = 8
 
 
 class Slot:
@@ -53,6 +62,7 @@ class Slots:
         finished: Callable[[], None],
         given_up: Callable[[], None],
         returned: Callable[[], None],
+        ageing: int | None = None,
     ) -> None:
         self._name = name
         self._work = work
@@ -63,9 +73,16 @@ class Slots:
         self._finished: deque[Settlement] = deque()
         self._told = False
         """Whether the loop was woken for finished commands, and has not collected them yet."""
+        self.enough = 1
+        """While more is ready, the loop is woken when so many have finished; it looks for fewer."""
         self._size = 0
         self._count = 0
-        self._ready: deque[Claimed] = deque()
+        self._ready = ReadyQueue(ageing)
+        self._awake = 0
+        """Threads that are not asleep for want of work, or because others are enough."""
+        self._awake_max = 0
+        self._handler_seconds: float | None = None
+        """How long most handlers take."""
         self._running: dict[Slot, Call] = {}
         """Who takes a call out ends it: its own thread by finishing, or another by giving it up."""
         self._interrupted = False
@@ -75,15 +92,46 @@ class Slots:
     def resize(self, size: int) -> None:
         """Grow at once; shrink as threads get free."""
         with self._changed:
-            self._size = size
+            self._size = self._awake_max = size
             while len(self._members) < size:
                 self._spawn()
             self._changed.notify_all()
 
-    def start(self, claimed: list[Claimed]) -> None:
-        self._ready.extend(claimed)
+    def fit(self, finished: Sequence[Settlement]) -> None:
+        """Let as many threads be awake as handlers of this length need, beside those whose handlers
+        take much longer; more and more, if all of these do."""
+        if len(finished) >= SAMPLE_MIN:
+            # The middle one: some handlers have to wait for the interpreter, and seem long.
+            middle = sorted(each.ran for each in finished)[len(finished) // 2] / 1_000_000
+            before = self._handler_seconds
+            self._handler_seconds = middle if before is None else 0.7 * before + 0.3 * middle
+        if self._handler_seconds is None:
+            return
+        wanted = 1 + ceil(self._handler_seconds / SECONDS_PER_THREAD)
+        if wanted < self._size:
+            since = time.monotonic() - max(HELD_UP_SECONDS, 4 * self._handler_seconds)
+            held_up = sum(slot.began < since for slot in list(self._running))
+            wanted += held_up
+            if held_up >= self._awake_max:
+                wanted = max(wanted, 2 * self._awake_max)
+        wanted = min(self._size, wanted)
+        if wanted == self._awake_max:
+            return
         with self._changed:
-            self._changed.notify()
+            grows, self._awake_max = wanted > self._awake_max, wanted
+            if grows and self._ready.waiting:
+                self._changed.notify()
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether something may finish without a word, because more is ready."""
+        return bool(self._ready.waiting or self._finished)
+
+    def start(self, claimed: list[Claimed]) -> None:
+        self._ready.add(claimed)
+        with self._changed:
+            if self._awake < self._awake_max:
+                self._changed.notify()
 
     def begin(self, slot: Slot, call: Call, seconds: float) -> None:
         """A slot's thread is about to call a handler, which may take so long."""
@@ -97,9 +145,8 @@ class Slots:
     def withdraw(self, lease_ids: frozenset[int] | None) -> list[Claimed]:
         """Take back what no thread has begun."""
         with self._changed:
-            taken, kept = split_by_lease(_drained(self._ready), lease_ids)
-            self._ready.extendleft(reversed(kept))
-            if kept:
+            taken = self._ready.withdraw(lease_ids)
+            if self._ready.waiting:
                 self._changed.notify()
         return taken
 
@@ -107,7 +154,7 @@ class Slots:
         """What finished since the last call."""
         # First this: who finishes from now on tells again.
         self._told = False
-        return _drained(self._finished)
+        return drained(self._finished)
 
     def abandon(self, unwanted: Callable[[Slot, Call], bool]) -> list[tuple[Slot, Call]]:
         """Give up running calls and put new threads in their places; a thread cannot be stopped."""
@@ -121,6 +168,7 @@ class Slots:
                 self._on_given_up()
                 _cancel(slot)
                 self._members.discard(slot)
+                self._awake -= 1
                 if len(self._members) < self._size:
                     self._spawn()
         return chosen
@@ -158,10 +206,12 @@ class Slots:
         name = f"{self._name}-{self._count}"
         slot.thread = threading.Thread(target=self._run, args=(slot,), name=name, daemon=True)
         self._members.add(slot)
+        self._awake += 1
         slot.thread.start()
 
     def _run(self, slot: Slot) -> None:
         self._on_begun()
+        waiting = self._ready.waiting
         while (claimed := self._take(slot)) is not None:
             settlement = self._work(slot, claimed)
             if slot.runs:
@@ -171,42 +221,37 @@ class Slots:
                         self._on_returned()
                     return
             self._finished.append(settlement)
-            if not self._told:
+            if not self._told and (not waiting or len(self._finished) >= self.enough):
                 self._told = True
                 self._on_finished()
 
     def _take(self, slot: Slot) -> Claimed | None:
         """The next command, after waiting for one; None to end."""
-        if len(self._members) <= self._size:
+        waiting = self._ready.waiting
+        if len(self._members) <= self._size and self._awake <= self._awake_max:
             try:
-                return self._ready.popleft()
+                return waiting.popleft()
             except IndexError:
                 pass
-        woken = False
+        slept = False
         with self._changed:
+            self._awake -= 1
             while len(self._members) <= self._size:
-                try:
-                    claimed = self._ready.popleft()
-                except IndexError:
-                    woken = True
-                    self._changed.wait()
-                    continue
-                # One wakes the next: fast handlers leave most threads asleep, slow ones do not keep
-                # the others waiting, and a hundred never fight over a handful of commands.
-                if woken and self._ready:
-                    self._changed.notify()
-                return claimed
+                if self._awake < self._awake_max and waiting:
+                    try:
+                        claimed = waiting.popleft()
+                    except IndexError:
+                        continue
+                    self._awake += 1
+                    # One wakes the next: fast handlers leave most threads asleep, slow ones do not keep
+                    # the others waiting, and a hundred never fight over a handful of commands.
+                    if slept and waiting and self._awake < self._awake_max:
+                        self._changed.notify()
+                    return claimed
+                slept = True
+                self._changed.wait()
             self._members.discard(slot)
             return None
-
-
-def _drained(items: deque[T]) -> list[T]:
-    """All that is there now, while others may add and take."""
-    found: list[T] = []
-    with suppress(IndexError):
-        while True:
-            found.append(items.popleft())
-    return found
 
 
 def _interrupt(slot: Slot, call: Call) -> None:

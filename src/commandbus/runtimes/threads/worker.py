@@ -44,6 +44,7 @@ from commandbus.worker.events import (
     Withdrawn,
 )
 from commandbus.worker.execution import Call
+from commandbus.worker.pace import HAND_IN_SECONDS
 
 T = TypeVar("T")
 logger = logging.getLogger("commandbus.worker")
@@ -123,6 +124,7 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
             finished=lambda: self._inbox.put(None),
             given_up=self.health_status.record_stuck_thread,
             returned=self.health_status.record_thread_back,
+            ageing=self._ageing,
         )
         self._stuck_after = stuck = self.settings.stuck_after
         self._patience = min(
@@ -169,6 +171,8 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
                 event()
             elif event is not None:
                 self._handle(event)
+            self._slots.enough = self._core.enough_finished()
+            self._slots.fit(finished)
             self._abandon_overdue()
 
     def _next_event(self) -> Event | Callable[[], None] | None:
@@ -176,10 +180,12 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
         moment = inf if deadline is None else deadline
         if self._core.held:
             moment = min(moment, self._overdue_at)
+        seconds = moment - time.monotonic()
+        looks = self._slots.is_under_way and seconds > HAND_IN_SECONDS
         try:
-            return take(self._inbox, moment - time.monotonic())
+            return take(self._inbox, HAND_IN_SECONDS if looks else seconds)
         except queue.Empty:
-            return Tick()
+            return None if looks else Tick()
 
     def _handle(self, event: Event) -> None:
         self._observe(event)

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from commandbus.domain.command import SendRequest
+from commandbus.domain.lifecycle import CommandStatus
 from commandbus.errors import ConfigurationError, InvalidArgumentError
 from commandbus.testing.conformance.fixtures import OpenBus
-from commandbus.testing.conformance.helpers import AT_ONCE, require
+from commandbus.testing.conformance.helpers import AT_ONCE, registry_of, require
+from commandbus.testing.handlers import Gate
 from commandbus.testing.harness import DOMAIN, Harness
+from commandbus.testing.waiting import eventually
 
 
 def drain(bus: Harness) -> list[Any]:
@@ -49,6 +52,28 @@ class PrioritiesSuite:
         assert bus.take(worker).command.data == "first"
         bus.send(DOMAIN, "ship", "urgent", priority="high")
         assert [bus.take(worker).command.data for _ in range(2)] == ["urgent", "last"]
+
+    def test_an_urgent_command_overtakes_what_was_claimed_ahead(self, bus: Harness) -> None:
+        bus.send_many(SendRequest(DOMAIN, "ship", number) for number in range(7))
+        with (
+            Gate() as gate,
+            bus.run_worker(registry_of(ship=gate), concurrency=1, prefetch=6) as running,
+        ):
+            eventually(lambda: running.worker.in_flight_count == 7)
+            urgent = bus.send(DOMAIN, "ship", "urgent", priority="high")
+            for begun in range(2, 6):
+                gate.let_one_go()
+                gate.wait_for(begun)
+            eventually(
+                lambda: (
+                    bus.get(urgent).status is not CommandStatus.PENDING
+                    # a machine so slow that the others went back: then it is the next one as well
+                    or running.worker.in_flight_count == 1
+                )
+            )
+            gate.open()
+            gate.wait_for(8)
+        assert [command.data for command in gate.entered] == [0, 1, 2, 3, 4, "urgent", 5, 6]
 
     def test_a_retry_keeps_its_priority(self, bus: Harness) -> None:
         worker = bus.worker(retry_policy=AT_ONCE)
