@@ -386,3 +386,10 @@ def test_a_list_has_the_columns_and_the_time_that_were_asked_for(cli: Cli, bus: 
     assert cli("list", "--since", "2999-01-01T00:00Z").rows == []
     assert "There is no column 'colour'" in cli("list", "--columns", "colour", code=2).err
     assert "--since must be a time ago" in cli("list", "--since", "soon", code=2).err
+
+
+def test_a_parked_command_is_shown_with_what_can_be_done(cli: Cli, bus: SyncCommandBus) -> None:
+    parked, done = park(bus), finish(bus)
+    assert f"commandbus tsq retry {parked} --data" in cli("show", parked).err
+    assert cli("show", done).err == ""
+    assert cli("show", parked, "--json").err == ""

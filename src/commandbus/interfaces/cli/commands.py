@@ -174,6 +174,17 @@ def show(
     from commandbus.interfaces.cli.details import print_record
 
     print_record(record, trail, case)
+    _advise(record)
+
+
+def _advise(record: CommandRecord) -> None:
+    """What an operator can do about a parked command."""
+    if record.status != "IN_TROUBLESHOOTING_QUEUE":
+        return
+    one = record.command_id
+    output.note(f"try it again:          commandbus tsq retry {one} --reason '…'")
+    output.note(f"with another payload:  commandbus tsq retry {one} --data '…' --reason '…'")
+    output.note(f"end it:                commandbus tsq complete {one}, or tsq cancel")
 
 
 def watch(
