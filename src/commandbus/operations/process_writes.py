@@ -66,7 +66,7 @@ class Work(msgspec.Struct):
     revokes: list[tuple[StepRun, str]] = []
     batches: dict[UUID, BatchCounts] = {}
     hastens: bool = False
-    """A deadline is earlier than before: routers that knew the old one have to be told."""
+    """A deadline is earlier than before: routers that knew the old one have to hear of it."""
 
     def add(self, other: Work) -> None:
         self.new += other.new
