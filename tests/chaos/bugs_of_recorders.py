@@ -14,6 +14,8 @@ from tests.chaos.bugs import rewritten
 from tests.chaos.seeded import around, bug
 
 KILLERS = {"note": 500.0, "slow": 150.0, "exit": 25.0}
+CLAIMED_AHEAD = {"faults": {"kill worker": 1.0}, "backlog": 5_000, "longest": 0.005}
+"""Short commands behind a backlog, so that workers hold more than they run."""
 
 
 @bug("P5", recorder=True, kinds=KILLERS)
@@ -36,6 +38,6 @@ def commands_of_a_dead_worker_are_released_twice() -> None:
     around(crash_recovery, "recover", recover)
 
 
-@bug("P23", recorder=True)
+@bug("P23", recorder=True, kinds={"note": 1.0}, plan=CLAIMED_AHEAD)
 def a_crash_is_counted_for_what_had_not_begun() -> None:
     around(deaths, "_outcome", lambda original, death, run, releases: Crashed(death.cause))
