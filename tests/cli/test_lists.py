@@ -23,7 +23,7 @@ from tests.cli.helpers import PROGRAM, Cli, clean_environment, park
 LISTS = (
     "list",
     "audit",
-    "workers",
+    "workers list",
     "batch list",
     "batch commands",
     "process list",

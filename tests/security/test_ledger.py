@@ -59,10 +59,10 @@ FORGERIES = [
     ADD_DOCUMENT + "('ledger', '0000000000000099', 1, '', '{}')",
     ADD_DOCUMENT + "('ledger.open', 'x', 1, '', '{}')",
     ADD_DOCUMENT + """('cancellation', 'bank x', 1, 'asked', '{"request":{"actor":"ann"}}')""",
-    ADD_DOCUMENT + """('worker.request', 'w-1', 1, 'STOPPING', '{"stop":{"actor":"ann"}}')""",
     ADD_ENTRY + """(1, 'OPERATOR_COMPLETE', 1, '{"actor":"ann"}')""",
     ADD_ENTRY + """(1, 'CANCELED', 1, '{"reason":"x","actor":"ann"}')""",
     ADD_ENTRY + """(1, 'CANCELED', 1, '{"reason":"x", "\\u0061ctor":"ann"}')""",
+    ADD_DOCUMENT + """('worker.request', 'w-1', 1, 'STOPPING', '{"stop":{"actor":"ann"}}')""",
     "update commandbus.ledger_mark set number = 0",
 ]
 SILENT = [

@@ -19,6 +19,7 @@ WHY = {"reason": "because"}
 async def requests(bus: CommandBus) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     """By endpoint: the parts of a path, and a body, with which it has something to do."""
     await scene.fill(bus)
+    await scene.present(bus)
     ids = await saga.drive(
         bus, called_off=saga.Order("piano", 901), skipped=saga.Order("piano", 20_000)
     )
@@ -73,6 +74,10 @@ async def requests(bus: CommandBus) -> dict[str, tuple[dict[str, Any], dict[str,
         "post_schedules_name_disable": (name, {}),
         "post_schedules_name_trigger": (name, {}),
         "post_schedules_name_delete": (name, {"confirm": "nightly"}),
+        "post_workers_quiet": ({}, {"workers": ["worker-1"]}),
+        "post_workers_resume": ({}, {"workers": ["worker-1"]}),
+        "post_workers_concurrency": ({}, {"workers": ["worker-1"], "concurrency": 6}),
+        "post_workers_stop": ({}, WHY | {"host": "node-1"}),
         "post_breakers_target_open": (target, WHY),
         "post_breakers_target_reset": (target, WHY),
     }
