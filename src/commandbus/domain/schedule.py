@@ -15,7 +15,7 @@ from uuid import UUID, uuid5
 import msgspec
 
 from commandbus.domain import payload
-from commandbus.domain.command import SendRequest, TypedRequest
+from commandbus.domain.command import SendOptions, SendRequest, TypedRequest
 from commandbus.domain.ids import as_optional_id
 from commandbus.domain.moment import as_seconds
 from commandbus.domain.names import as_name, as_text
@@ -74,8 +74,10 @@ class ScheduledOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     @classmethod
     def of(cls, request: SendRequest[Any], name: str) -> ScheduledOptions:
         """Raises ConfigurationError for options that are of one command."""
-        for option, why in _OF_ONE_COMMAND.items():
-            if getattr(request, option) is not None:
+        kept = {*cls.__struct_fields__, "priority"}
+        for option in SendOptions.__annotations__:
+            if option not in kept and getattr(request, option) is not None:
+                why = _OF_ONE_COMMAND.get(option, "a schedule does not keep it")
                 raise ConfigurationError(
                     f"The request of schedule {name!r} has {option}: {why}. Remove it with "
                     f".options({option}=None)."

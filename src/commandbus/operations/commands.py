@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from datetime import datetime
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar, Unpack
 from uuid import UUID
 
@@ -49,7 +50,7 @@ from commandbus.operations.uniqueness import insert_unique
 from commandbus.settings import BusSettings
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.op import Op, Wake, autocommit
-from commandbus.store.records import Capacity, CommandFilter, Inserted, NewCommand
+from commandbus.store.records import OPTIONAL, Capacity, CommandFilter, Inserted, NewCommand
 from commandbus.store.replies import reply_command
 
 R = TypeVar("R")
@@ -267,7 +268,7 @@ def encode_request(scope: Scope, request: SendRequest, cause: Cause = None) -> N
         correlation_id = cause.correlation_id if correlation_id is None else correlation_id
         causation_id = cause.command_id if causation_id is None else causation_id
     # By position, in the order of its fields: names would take longer than the rest of a send's checks.
-    return NewCommand(
+    command = NewCommand(
         as_name(request.domain, "domain"),
         as_command_type(request.command_type),
         command_id,
@@ -275,24 +276,37 @@ def encode_request(scope: Scope, request: SendRequest, cause: Cause = None) -> N
         if isinstance(request, TypedRequest)
         else payload.encode(request.data, bytes_max=settings.payload_bytes_max),
         command_id if correlation_id is None else as_id(correlation_id, "correlation_id"),
-        None if causation_id is None else as_id(causation_id, "causation_id"),
-        None if request.reply_to is None else as_name(request.reply_to, "reply_to"),
         _priority(scope, request),
         0 if delay is None else int(as_seconds(delay, "delay") * SECOND),
         None if request.due_at is None else as_microseconds(request.due_at, "due_at"),
-        None if request.expires is None and request.expires_at is None else _expiry(scope, request),
+        None if causation_id is None else as_id(causation_id, "causation_id"),
         None if max_attempts is None else check_max_attempts(max_attempts),
-        None if request.unique_key is None else as_text(request.unique_key, "unique_key"),
+        None if request.expires is None and request.expires_at is None else _expiry(scope, request),
         payload.encode(list(as_tags(tags)), what="tags") if tags else None,
         payload.encode(headers, what="headers", bytes_max=payload.HEADER_BYTES_MAX)
         if headers
         else None,
-        None if request.batch_id is None else as_id(request.batch_id, "batch_id"),
-        None if request.group_key is None else as_text(request.group_key, "group_key"),
         ",".join(as_required_tags(request.requires))
         if request.requires
         else _affinity(settings, request),
     )
+    given_as_is = _given_as_is(request)
+    return command if given_as_is == _NOTHING else _with_checked(command, given_as_is)
+
+
+_CHECKED = {column.name: column.check for column in OPTIONAL if column.check is not None}
+_given_as_is = attrgetter(*_CHECKED)
+_NOTHING = (None,) * len(_CHECKED)
+
+
+def _with_checked(command: NewCommand, given: Sequence[Any]) -> NewCommand:
+    """With the options that only need a check, in the order of the list of columns."""
+    columns = {
+        name: check(value, name)
+        for (name, check), value in zip(_CHECKED.items(), given, strict=True)
+        if value is not None
+    }
+    return msgspec.structs.replace(command, **columns)
 
 
 def _expiry(scope: Scope, request: SendRequest) -> int | None:

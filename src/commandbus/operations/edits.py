@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, cast
 from uuid import UUID
 
 import msgspec
@@ -29,8 +29,9 @@ from commandbus.operations.commands import as_status, find_one, place_of, query_
 from commandbus.operations.ledger import link_event
 from commandbus.operations.scope import Flow, Scope, Send
 from commandbus.operations.troubleshooting import UNCHANGED, check_edit, encode_edit
+from commandbus.store.columns import among
 from commandbus.store.op import Op
-from commandbus.store.records import WaitingEdit
+from commandbus.store.records import OPTIONAL, WaitingEdit
 
 EXAMPLES = 5
 
@@ -310,16 +311,20 @@ def _require_data(scope: Scope, record: CommandRecord) -> Op[None]:
         )
 
 
+_NOT_AGAIN = {"causation_id", "expires_at", "batch_id"}
+"""Columns that are those of one command: the next one has another cause, its own end, and no batch."""
+
+
 def _options_of(record: CommandRecord) -> SendOptions:
-    return SendOptions(
-        correlation_id=record.correlation_id,
-        causation_id=record.command_id,
-        reply_to=record.reply_to,
-        priority=record.priority,
-        max_attempts=record.max_attempts,
-        unique_key=record.unique_key,
-        tags=record.tags,
-        headers=record.headers or None,
-        group_key=record.group_key,
-        requires=record.requires,
-    )
+    options: dict[str, Any] = {
+        column.name: getattr(record, column.name)
+        for column in among(OPTIONAL, CommandRecord)
+        if column.name not in _NOT_AGAIN
+    }
+    options |= {
+        "correlation_id": record.correlation_id,
+        "causation_id": record.command_id,
+        "priority": record.priority,
+        "headers": record.headers or None,
+    }
+    return cast("SendOptions", options)

@@ -65,9 +65,10 @@ from commandbus.operations.process_writes import (
 from commandbus.operations.scope import Await, Flow, Scope
 from commandbus.store.op import Op
 from commandbus.store.processes import ProcessFilter, ProcessRow, shown_status
-from commandbus.store.reading import UNREADABLE, read_details
+from commandbus.store.reading import UNREADABLE
 from commandbus.store.records import Capacity, CommandFilter, OperatorAction
 from commandbus.store.replies import follow_up
+from commandbus.store.trail import read_details
 
 LIMIT_MAX = 1_000
 COUNT_MAX = 100_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
@@ -12,34 +12,38 @@ import msgspec
 from commandbus.domain import payload
 from commandbus.domain.audit import AuditEvent
 from commandbus.domain.failure import Failure
+from commandbus.domain.ids import as_id
 from commandbus.domain.lifecycle import CommandStatus
+from commandbus.domain.names import as_name, as_text
 from commandbus.domain.outcome import Outcome
+from commandbus.store.columns import Column, among, columns_of
 from commandbus.store.suspects import SuspectLimit
 
 
 class NewCommand(msgspec.Struct, frozen=True, gc=False):
     """A checked and encoded command on its way into the store. `data`, `tags` and `headers` are JSON
-    text; `delay` is in microseconds of the store's clock, absolute times in microseconds."""
+    text; `delay` is in microseconds of the store's clock, absolute times in microseconds. Its optional
+    columns are the list from which engines and readers make theirs (see store/columns.py)."""
 
     domain: str
     command_type: str
     command_id: UUID
     data: str
     correlation_id: UUID
-    causation_id: UUID | None
-    reply_to: str | None
     priority: int
-    delay: int
-    due_at: int | None
-    expires_at: int | None
-    max_attempts: int | None
-    unique_key: str | None
-    tags: str | None
-    headers: str | None
-    batch_id: UUID | None = None
-    group_key: str | None = None
-    requires: str | None = None
+    delay: int = 0
+    due_at: int | None = None
+    causation_id: Annotated[UUID | None, Column("uuid")] = None
+    max_attempts: Annotated[int | None, Column("smallint")] = None
+    expires_at: Annotated[int | None, Column("bigint", "moment")] = None
+    tags: Annotated[str | None, Column("text", "list")] = None
+    headers: Annotated[str | None, Column("text", "object")] = None
+    requires: Annotated[str | None, Column("text", "words", erased=False)] = None
     """Tags that a worker must have, sorted and joined by commas."""
+    reply_to: Annotated[str | None, Column("text", check=as_name, erased=False)] = None
+    unique_key: Annotated[str | None, Column("text", check=as_text)] = None
+    batch_id: Annotated[UUID | None, Column("uuid", check=as_id)] = None
+    group_key: Annotated[str | None, Column("text", check=as_text)] = None
 
 
 class Capacity(msgspec.Struct, frozen=True):
@@ -115,7 +119,8 @@ class ClaimRequest(msgspec.Struct, frozen=True):
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):
-    """A command under lease, still encoded. Times are microseconds of the store's clock."""
+    """A command under lease, still encoded. Times are microseconds of the store's clock. The optional
+    columns that a claim returns come after `chain`, in the order that they have in `NewCommand`."""
 
     seq: int
     lease_id: int
@@ -124,17 +129,11 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     command_id: UUID
     data: str
     correlation_id: UUID
-    causation_id: UUID | None
-    reply_to: str | None
     priority: int
-    max_attempts: int | None
     created_at: int
-    tags: str | None
-    headers: str | None
     attempt: int
     crashes: int
     releases: int
-    batch_id: UUID | None = None
     age: int = 0
     """Microseconds since it was first due."""
     keyed: bool = False
@@ -142,6 +141,12 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     chain: int = 0
     """Members of a group that were claimed together name the first of them, itself included; they
     are to be run one after another, in the order of the reply. 0 stands for one by itself."""
+    causation_id: UUID | None = None
+    max_attempts: int | None = None
+    tags: str | None = None
+    headers: str | None = None
+    reply_to: str | None = None
+    batch_id: UUID | None = None
     cancel: CancelRequest | None = None
     """A request to cancel it that stood before this claim: its handler is not to begin."""
 
@@ -149,6 +154,12 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     def follows(self) -> bool:
         """Whether it came along behind another of its group."""
         return self.chain not in (0, self.seq)
+
+
+OPTIONAL = columns_of(NewCommand)
+"""The optional columns of a command, in the order in which `NewCommand` has them."""
+CLAIMED = among(OPTIONAL, Claimed)
+"""Those that a claim returns, in the order in which `Claimed` has them."""
 
 
 def followers(claimed: Sequence[Claimed]) -> int:

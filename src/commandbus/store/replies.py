@@ -80,18 +80,7 @@ def follow_up(
     domain: str, command_type: str, data: str, correlation_id: UUID, causation_id: UUID, **columns: Any
 ) -> NewCommand:
     """A command that follows from another one."""
-    values: dict[str, Any] = {
-        "command_id": new_id(),
-        "reply_to": None,
-        "priority": LABELS["normal"],
-        "delay": 0,
-        "due_at": None,
-        "expires_at": None,
-        "max_attempts": None,
-        "unique_key": None,
-        "tags": None,
-        "headers": None,
-    }
+    values: dict[str, Any] = {"command_id": new_id(), "priority": LABELS["normal"]}
     return NewCommand(
         domain=domain,
         command_type=command_type,

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
-from uuid import UUID
 
 import msgspec
 
+from commandbus.domain import payload
 from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.moment import SECOND, as_datetime
+from commandbus.domain.payload import Unreadable
+from commandbus.store.records import NewCommand
 
 
 class Facts(msgspec.Struct, frozen=True):
     """What the columns say about a command, as far as it belongs in its trail."""
 
-    domain: str
-    command_id: UUID
-    command_type: str
+    command: NewCommand
     created_at: int
-    correlation_id: UUID
-    causation_id: UUID | None
-    reply_to: str | None
-    priority: int
-    headers: dict[str, Any]
     completed: tuple[int, int, str, int] | None = None
     """started_at, finished_at, worker, attempt of the run that completed it"""
     running: tuple[int, str, int] | None = None
@@ -64,9 +59,10 @@ NOTES = frozenset(
 def compose(facts: Facts, kept: Iterable[Kept]) -> list[AuditEvent]:
     """All events of a command in order of time; equal times keep the order of writing."""
     events: list[AuditEvent] = []
+    command = facts.command
 
     def add(kind: AuditEventType, at: int, details: dict[str, Any]) -> None:
-        events.append(AuditEvent(facts.domain, facts.command_id, kind, as_datetime(at), details))
+        events.append(AuditEvent(command.domain, command.command_id, kind, as_datetime(at), details))
 
     rows = list(kept)
     late = [
@@ -126,14 +122,23 @@ def shown(details: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sent(facts: Facts) -> dict[str, Any]:
+    command = facts.command
     return {
-        "command_type": facts.command_type,
-        "correlation_id": str(facts.correlation_id),
-        "causation_id": None if facts.causation_id is None else str(facts.causation_id),
-        "reply_to": facts.reply_to,
-        "priority": facts.priority,
-        "headers": facts.headers,
+        "command_type": command.command_type,
+        "correlation_id": str(command.correlation_id),
+        "causation_id": None if command.causation_id is None else str(command.causation_id),
+        "reply_to": command.reply_to,
+        "priority": command.priority,
+        "headers": read_details(command.headers) if command.headers else {},
     }
+
+
+def read_details(text: str) -> dict[str, Any]:
+    """What an entry of the audit says."""
+    value = payload.read(text)
+    if isinstance(value, dict):
+        return value
+    return {"unreadable": value.reason if isinstance(value, Unreadable) else "it is no object"}
 
 
 def _received(details: dict[str, Any]) -> dict[str, Any]:

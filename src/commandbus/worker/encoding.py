@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
+
+import msgspec
 
 from commandbus.domain import payload
 from commandbus.domain.command import Command
 from commandbus.domain.moment import as_datetime
 from commandbus.domain.outcome import Succeeded, as_result
-from commandbus.store.records import Claimed
+from commandbus.store.columns import among
+from commandbus.store.records import CLAIMED, Claimed
 from commandbus.worker.handlers import Handler
 from commandbus.worker.isolation.verdicts import Encoded
+
+_PLAIN = [column.name for column in among(CLAIMED, Command) if column.content == "plain"]
+"""Columns that a handler sees as they are stored."""
+_NOTHING = (None,) * len(_PLAIN)
+_plain = attrgetter(*_PLAIN)
 
 
 def command_of_claimed(claimed: Claimed, data: Any) -> Command[Any]:
     """A command as its handler sees it."""
-    return Command(
+    command = Command(
         claimed.domain,
         claimed.command_type,
         claimed.command_id,
         data,
         claimed.correlation_id,
-        claimed.causation_id,
-        claimed.reply_to,
+        None,
+        None,
         claimed.priority,
         as_datetime(claimed.created_at),
         tuple(payload.decode(claimed.tags)) if claimed.tags else (),
         payload.decode(claimed.headers) if claimed.headers else {},
     )
+    plain = _plain(claimed)
+    if plain == _NOTHING:
+        return command
+    return msgspec.structs.replace(command, **dict(zip(_PLAIN, plain, strict=True)))
 
 
 def result_of(handler: Handler | None, result: Any) -> Succeeded:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from commandbus.domain.command import SendRequest
+from commandbus.domain.command import SendOptions, SendRequest
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.process.declaration import END, Process, step
 from commandbus.domain.reply import Reply
@@ -77,20 +77,7 @@ class Chain(Process[ChainState]):
         return state.results[-1]
 
 
-_NOT_KEPT = (
-    "command_id",
-    "correlation_id",
-    "causation_id",
-    "reply_to",
-    "due_at",
-    "expires_at",
-    "unique_key",
-    "batch_id",
-    "unique",
-    "sender",
-    "retry",
-    "idempotency_key",
-)
+_NOT_KEPT = tuple(name for name in SendOptions.__annotations__ if name not in Link.__struct_fields__)
 """Options of a send that a link cannot have: they are the chain's own, or mean a moment."""
 
 

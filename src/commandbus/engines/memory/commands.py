@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from operator import attrgetter
 from uuid import UUID
 
 import msgspec
@@ -33,6 +34,7 @@ from commandbus.store.capabilities import Capabilities
 from commandbus.store.deaths import KEPT_SECONDS, HeldCommand, Witness, plan_rescued, unknown_death
 from commandbus.store.op import Op, Wake, autocommit
 from commandbus.store.records import (
+    CLAIMED,
     Capacity,
     Claimed,
     ClaimReply,
@@ -428,6 +430,9 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
         return True
 
 
+_claimed_columns = attrgetter(*(column.name for column in CLAIMED))
+
+
 def _claimed(stored: Stored, member: Member, lease_id: int, now: int) -> Claimed:
     command = stored.command
     return Claimed(
@@ -438,18 +443,13 @@ def _claimed(stored: Stored, member: Member, lease_id: int, now: int) -> Claimed
         command.command_id,
         stored.data,
         command.correlation_id,
-        command.causation_id,
-        command.reply_to,
         command.priority,
-        command.max_attempts,
         stored.created_at,
-        command.tags,
-        command.headers,
         member.attempt,
         member.crashes,
         member.releases,
-        command.batch_id,
         now - stored.due_at,
         command.group_key is not None,
         member.chain,
+        *_claimed_columns(command),
     )

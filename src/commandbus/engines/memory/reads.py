@@ -15,10 +15,12 @@ from commandbus.domain.ids import IdPart
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import SECOND, Clock, as_datetime, as_optional_datetime
 from commandbus.engines.memory.state import State, Stored
+from commandbus.store.columns import erased as erased_columns
 from commandbus.store.erasing import MARKER, erased_details, erased_failure, erased_reason
 from commandbus.store.op import Op
-from commandbus.store.reading import Columns, read_columns
+from commandbus.store.reading import make_record, read_json
 from commandbus.store.records import (
+    OPTIONAL,
     AuditEntry,
     AuditFilter,
     CommandFilter,
@@ -43,6 +45,8 @@ from commandbus.store.searching import (
 )
 from commandbus.store.sessions import ForeignLeases, Sessionless
 from commandbus.store.trail import Facts, compose, shown
+
+_ERASED = erased_columns(OPTIONAL)
 
 
 class MemoryReads(Sessionless):
@@ -93,18 +97,12 @@ class MemoryReads(Sessionless):
             and (wanted.correlation_id is None or command.correlation_id == wanted.correlation_id)
             and (wanted.created_after is None or stored.created_at >= wanted.created_after)
             and (wanted.created_before is None or stored.created_at < wanted.created_before)
-            and (wanted.tag is None or wanted.tag in self._columns(stored).tags)
+            and (wanted.tag is None or wanted.tag in (read_json("tags", command.tags, []) or ()))
             and (wanted.status is None or self._status(stored) is wanted.status)
             and (wanted.error is None or self._failed_with(stored, wanted.error))
-            and all(value_at(self._columns(stored).data, path) == text for path, text in wanted.data)
-            and all(
-                value_at(self._columns(stored).headers, path) == text for path, text in wanted.headers
-            )
+            and _has(stored.data, wanted.data)
+            and _has(command.headers, wanted.headers)
         )
-
-    def _columns(self, stored: Stored) -> Columns:
-        command, result = stored.command, stored.outcome.result if stored.outcome else None
-        return read_columns(stored.data, result, command.tags, command.headers)
 
     def _failed_with(self, stored: Stored, wanted: str) -> bool:
         error = stored.outcome.error if stored.outcome else None
@@ -219,7 +217,7 @@ class MemoryReads(Sessionless):
                 continue
             self._state.journal.fields(stored, "command", "data", "progress", "outcome", "audit")
             self._state.journal.entry(self._state.recorded, seq)
-            nothing = dict.fromkeys(("headers", "tags", "unique_key", "group_key"))
+            nothing = dict.fromkeys(_ERASED)
             stored.command = msgspec.structs.replace(stored.command, data=MARKER, **nothing)
             stored.data, stored.progress = MARKER, None
             stored.outcome = msgspec.structs.replace(
@@ -357,19 +355,7 @@ class MemoryReads(Sessionless):
         if stored.lease_id is not None:
             lease = self._state.leases[stored.lease_id]
             running = (lease.claimed_at, lease.worker, lease.members[stored.seq].attempt)
-        return Facts(
-            command.domain,
-            command.command_id,
-            command.command_type,
-            stored.created_at,
-            command.correlation_id,
-            command.causation_id,
-            command.reply_to,
-            command.priority,
-            self._columns(stored).headers,
-            completed,
-            running,
-        )
+        return Facts(command, stored.created_at, completed, running)
 
     def _record(self, stored: Stored) -> CommandRecord:
         command, outcome = stored.command, stored.outcome
@@ -390,39 +376,32 @@ class MemoryReads(Sessionless):
         started = lease.claimed_at if lease else None
         if outcome is not None and outcome.lease_id is not None:
             started = stored.finished_at - outcome.ran
-        columns = self._columns(stored)
-        return CommandRecord(
-            domain=command.domain,
-            command_type=command.command_type,
-            command_id=command.command_id,
+        if command.data is not stored.data:
+            command = msgspec.structs.replace(command, data=stored.data)
+        return make_record(
+            command,
+            outcome.result if outcome else None,
             status=self._status(stored),
-            data=columns.data,
-            correlation_id=command.correlation_id,
-            causation_id=command.causation_id,
-            reply_to=command.reply_to,
-            priority=command.priority,
             attempts=attempts,
             crashes=crashes,
-            max_attempts=command.max_attempts,
             created_at=as_datetime(stored.created_at),
             due_at=as_datetime(entry.due_at if entry else stored.due_at),
-            expires_at=as_optional_datetime(command.expires_at),
             started_at=as_optional_datetime(started),
             finished_at=as_datetime(stored.finished_at) if outcome else None,
             worker=outcome.worker if outcome else (lease.worker if lease else None),
-            result=columns.result,
             error=error,
             reason=outcome.reason if outcome else None,
-            unique_key=command.unique_key,
-            tags=columns.tags,
-            headers=columns.headers,
             progress=stored.progress,
             sequence=stored.seq,
-            batch_id=command.batch_id,
-            group_key=command.group_key,
-            requires=tuple(command.requires.split(",")) if command.requires else (),
-            unreadable=columns.unreadable,
         )
+
+
+def _has(text: str | None, wanted: Sequence[tuple[str, str]]) -> bool:
+    """Whether a JSON text has these values at these paths."""
+    if not wanted:
+        return True
+    value = read_json("", text, [])
+    return all(value_at(value, path) == found for path, found in wanted)
 
 
 def _as_group(members: Sequence[tuple[Stored, Failure | None]]) -> ParkedGroup:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Literal, NamedTuple
+from itertools import repeat
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from commandbus.engines.postgres.bounds import RANGES
 from commandbus.engines.postgres.statements import parts
 from commandbus.engines.postgres.templates import Query, Values, compile_query
+from commandbus.store.op import Row
+from commandbus.store.records import CLAIMED, Claimed
 from commandbus.store.suspects import LAST_CHANCE, SuspectLimit
 
 
@@ -30,6 +34,39 @@ class Unclaimable(NamedTuple):
         if self.command_type is None:
             return "ORPHAN" if self.command_id is None else "ENDED"
         return "EXPIRED"
+
+
+_CLAIMED_NAMES = tuple(column.name for column in CLAIMED)
+
+
+def as_claimed(domain: str, columns: Sequence[Sequence[Any]]) -> Iterable[Claimed]:
+    """Commands under lease, of the columns of the query `claim`; behind them come their attempts, this
+    one included, and their chains."""
+    (
+        seqs, lease_ids, _, priorities, _, crashes, releases, keyed, _, ages, _, types, ids, data,
+        correlations, created_at, *optional, attempts, chains,
+    ) = columns  # fmt: skip
+    flows = [one if other is None else other for one, other in zip(ids, correlations, strict=True)]
+    # By position, in the order of its fields.
+    return map(
+        Claimed, seqs, lease_ids, repeat(domain), types, ids, data, flows, priorities, created_at,
+        attempts, crashes, releases, ages, keyed, chains, *optional,
+    )  # fmt: skip
+
+
+def as_unclaimable(row: Row) -> Unclaimable | None:
+    """A row of the query `claim`, if it is not to be run."""
+    (
+        seq, lease_id, _, _, attempts, crashes, _, _, expired, _, _, command_type, command_id, _,
+        correlation_id, _, *optional,
+    ) = row  # fmt: skip
+    if not expired and command_type is not None:
+        return None
+    known = dict(zip(_CLAIMED_NAMES, optional, strict=True))
+    return Unclaimable(
+        seq, lease_id, attempts, crashes, command_type, command_id, correlation_id,
+        known["reply_to"], known["batch_id"],
+    )  # fmt: skip
 
 
 class Received(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 
@@ -19,6 +19,8 @@ from commandbus.engines.postgres.claim_query import (
     Leases,
     Received,
     Unclaimable,
+    as_claimed,
+    as_unclaimable,
     claim_query,
     may_hide_fresh_work,
     suspect_values,
@@ -218,50 +220,37 @@ class Claimer(Part):
 
     def _receive(self, domain: str, worker: str, rows: Rows, claimed: list[Claimed]) -> Received:
         """Rows of the query `claim` as commands under lease, in their order; apart from those that are
-        expired, or without their command."""
-        leases: dict[int, dict[int, LeasedCommand]] = {}
-        unclaimable: list[Unclaimable] = []
-        keys: list[tuple[int, int]] = []
-        suspects = False
-        _, _, now, *_, follows = rows[-1]
-        leaders = {leader for *_, leader in rows} if follows else ()
+        expired, or without their command. Column by column: so no step of it is for each command."""
+        columns: list[Sequence[Any]] = [*zip(*rows, strict=True)]
+        (
+            seqs, lease_ids, nows, priorities, attempts, crashes, releases, keyed, expired, _, leaders,
+            types, *_,
+        ) = columns  # fmt: skip
+        keys = [*zip(priorities, seqs, strict=True)]
         chains: dict[int, int] = {}
-        for row in rows:
-            (
-                seq, lease_id, _, priority, attempts, crashes, releases, keyed, command_type,
-                command_id, data, correlation_id, causation_id, reply_to, max_attempts, created_at,
-                tags, headers, batch_id, expired, age, leader,
-            ) = row  # fmt: skip
-            if not leader:
-                keys.append((priority, seq))
-            if crashes:
-                suspects = True
-            chain = seq if seq in leaders else leader
-            if chain:
-                chains[seq] = chain
-            if lease_id not in leases:
-                leases[lease_id] = {}
-            leases[lease_id][seq] = LeasedCommand(
-                seq, attempts + 1, crashes, releases, keyed, chain, priority
-            )
-            if expired or command_type is None:
-                unclaimable.append(Unclaimable(
-                    seq, lease_id, attempts, crashes, command_type, command_id, correlation_id,
-                    reply_to, batch_id,
-                ))  # fmt: skip
-                continue
-            if correlation_id is None:
-                correlation_id = command_id
-            command = Claimed(
-                seq, lease_id, domain, command_type, command_id, data, correlation_id, causation_id,
-                reply_to, priority, max_attempts, created_at, tags, headers, attempts + 1, crashes,
-                releases, batch_id, age, keyed, chain,
-            )  # fmt: skip
-            claimed.append(command)
-        for lease_id, commands in leases.items():
-            lease = LeaseRow(lease_id, domain, worker, now, 0, commands, chains)
+        if any(leaders):
+            keys = [key for key, leader in zip(keys, leaders, strict=True) if not leader]
+            leaders = _chains(seqs, leaders)
+            chains = {seq: chain for seq, chain in zip(seqs, leaders, strict=True) if chain}
+        counted = [before + 1 for before in attempts]
+        under: dict[int, dict[int, LeasedCommand]] = {lease_id: {} for lease_id in lease_ids}
+        members = map(LeasedCommand, seqs, counted, crashes, releases, keyed, leaders, priorities)
+        for lease_id, member in zip(lease_ids, members, strict=True):
+            under[lease_id][member.seq] = member
+        for lease_id, commands in under.items():
+            lease = LeaseRow(lease_id, domain, worker, max(nows), 0, commands, chains)
             self._context.leases.keep(lease)
-        return Received(keys, suspects, unclaimable)
+        unclaimable: list[Unclaimable] = []
+        columns += (counted, leaders)
+        if any(expired) or None in types:
+            unclaimable = [one for row in rows if (one := as_unclaimable(row)) is not None]
+            left_out = {one.seq for one in unclaimable}
+            columns = [
+                [value for seq, value in zip(seqs, column, strict=True) if seq not in left_out]
+                for column in columns
+            ]
+        claimed += as_claimed(domain, columns)
+        return Received(keys, any(crashes), unclaimable)
 
     def _end_unclaimable(self, domain: str, unclaimable: Sequence[Unclaimable]) -> Op[None]:
         for lease_id in dict.fromkeys(one.lease_id for one in unclaimable):
@@ -359,6 +348,12 @@ class Claimer(Part):
             yield Autocommit(self._sql.awaken, (texts(busy), self._context.process))
         except StoreUnavailable as error:
             logger.debug("could not say that %s is busy: %s", busy, error)
+
+
+def _chains(seqs: Sequence[int], leaders: Sequence[int]) -> tuple[int, ...]:
+    """The chain of each command: its leader's number; that of a leader is its own."""
+    known = set(leaders)
+    return tuple([seq if seq in known else leader for seq, leader in zip(seqs, leaders, strict=True)])
 
 
 def _by_age(claimed: Sequence[Claimed], ageing: int) -> list[Claimed]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from struct import Struct
+from typing import Any
 
 from commandbus.domain.limits import KEY_PREFIX
 from commandbus.engines.postgres.arrays import texts
-from commandbus.store.records import NewCommand
+from commandbus.store.records import OPTIONAL, NewCommand
 
 TOUCHED_MAX = 50
 """Groups that one touch is about."""
@@ -25,37 +26,33 @@ _PLACE_MIDDLE, _PLACE_END = Struct("!iii"), Struct("!iqi?")
 _ID_SIZE = (16).to_bytes(4, "big")
 
 _NULL = "\\N"
-_NOTHING = (None,) * 11
+_optional = attrgetter(*(column.name for column in OPTIONAL))
+_NOTHING = (None,) * len(OPTIONAL)
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 def is_plain(c: NewCommand) -> bool:
     """Whether a command is due at once and has nothing beyond its payload and priority, as most."""
-    more = (
-        c.due_at, c.causation_id, c.reply_to, c.expires_at, c.max_attempts, c.unique_key, c.tags,
-        c.headers, c.batch_id, c.group_key, c.requires,
-    )  # fmt: skip
-    return more == _NOTHING and c.delay == 0 and c.correlation_id is c.command_id
+    return (
+        _optional(c) == _NOTHING
+        and c.due_at is None
+        and c.delay == 0
+        and c.correlation_id is c.command_id
+    )
 
 
 def command_line(row: Row) -> str:
     """Names need no escapes; ids in hexadecimal are quicker to make than their usual form."""
     seq, c, now, due_at = row
     command_id = c.command_id.hex
-    same = c.correlation_id is c.command_id
+    correlation_id = command_id if c.correlation_id is c.command_id else c.correlation_id.hex
+    optional = [
+        _NULL if value is None else render(value)
+        for render, value in zip(_RENDERS, _optional(c), strict=True)
+    ]
     return (
-        f"{seq}\t{command_id}\t{c.domain}\t{c.command_type}\t{escaped(c.data)}"
-        f"\t{command_id if same else c.correlation_id.hex}"
-        f"\t{_NULL if c.causation_id is None else c.causation_id.hex}"
-        f"\t{_NULL if c.reply_to is None else c.reply_to}"
-        f"\t{c.priority}\t{_NULL if c.max_attempts is None else c.max_attempts}\t{now}\t{due_at}"
-        f"\t{_NULL if c.expires_at is None else c.expires_at}"
-        f"\t{_NULL if c.unique_key is None else escaped(c.unique_key)}"
-        f"\t{_NULL if c.tags is None else escaped(c.tags)}"
-        f"\t{_NULL if c.headers is None else escaped(c.headers)}"
-        f"\t{_NULL if c.batch_id is None else c.batch_id.hex}"
-        f"\t{_NULL if c.group_key is None else escaped(c.group_key)}"
-        f"\t{_NULL if c.requires is None else c.requires}"
+        f"{seq}\t{now}\t{due_at}\t{command_id}\t{c.domain}\t{c.command_type}\t{escaped(c.data)}"
+        f"\t{correlation_id}\t{c.priority}\t" + "\t".join(optional)
     )
 
 
@@ -140,3 +137,7 @@ def scheduled_line(row: Row) -> str:
 
 def escaped(text: str) -> str:
     return text.translate(_ESCAPES) if not text.isprintable() or "\\" in text else text
+
+
+_RENDER: dict[str, Callable[[Any], str]] = {"uuid": attrgetter("hex"), "text": escaped}
+_RENDERS = [_RENDER.get(column.kind, str) for column in OPTIONAL]

@@ -9,7 +9,8 @@ from commandbus.engines.postgres.context import Part
 from commandbus.engines.postgres.settle_query import as_json
 from commandbus.store.erasing import MARKER, erased_details, erased_failure, erased_reason
 from commandbus.store.op import Op, Statement
-from commandbus.store.reading import read_details, read_failure
+from commandbus.store.reading import read_failure
+from commandbus.store.trail import read_details
 
 
 class Eraser(Part):

@@ -14,14 +14,21 @@ from commandbus.engines.postgres.templates import (
     SMALLINT,
     TEXT,
     UUID_,
+    Column,
     Columns,
     Query,
     Values,
     compile_query,
     optional,
 )
-from commandbus.store.records import NewCommand
+from commandbus.store.records import OPTIONAL, NewCommand
 
+_OPTIONAL: dict[str, Column] = {
+    "uuid": optional(UUID_).unless(None),
+    "text": TEXT.unless(None),
+    "smallint": optional(SMALLINT).unless(None),
+    "bigint": optional(BIGINT).unless(None),
+}
 COMMANDS = Columns(
     "commands",
     command_id=UUID_,
@@ -29,19 +36,10 @@ COMMANDS = Columns(
     command_type=TEXT,
     data=TEXT,
     correlation_id=optional(UUID_).unless(None),
-    causation_id=optional(UUID_).unless(None),
-    reply_to=TEXT.unless(None),
     priority=INTEGER,
-    max_attempts=optional(SMALLINT).unless(None),
     delay=BIGINT.unless(0),
     due_at=optional(BIGINT).unless(None),
-    expires_at=optional(BIGINT).unless(None),
-    unique_key=TEXT.unless(None),
-    tags=TEXT.unless(None),
-    headers=TEXT.unless(None),
-    batch_id=optional(UUID_).unless(None),
-    group_key=TEXT.unless(None),
-    requires=TEXT.unless(None),
+    **{column.name: _OPTIONAL[column.kind] for column in OPTIONAL},
 )
 """What a send writes of a command, in the order of the arguments of `add` and `send_commands`."""
 
@@ -114,3 +112,17 @@ def plain_announced(command: NewCommand) -> tuple[Any, ...]:
 def plain_silent(command: NewCommand) -> tuple[Any, ...]:
     c = command
     return c.command_id, c.domain, c.command_type, c.data, c.priority, ORIGIN, False
+
+
+@cache
+def functions(schema: str) -> str:
+    """The functions that contain the statement, for roles without rights on tables."""
+    found = parts(schema, "insert.sql")
+    query = compile_query(
+        parts(schema, "functions.sql").functions,
+        [COMMANDS],
+        signature=", ".join(["text"] * len(COMMANDS.names) + ["text", "boolean"]),
+        insert=found.insert_commands,
+        places=found.insert_places,
+    )
+    return query.sql

@@ -15,10 +15,18 @@ from commandbus.domain.moment import SECOND, as_datetime, as_optional_datetime
 from commandbus.engines.postgres.arrays import integers, numbers, texts
 from commandbus.engines.postgres.context import Part
 from commandbus.engines.postgres.leases import members_of
-from commandbus.engines.postgres.rows import Depth, KnownCommand, Running, as_facts, as_record
+from commandbus.engines.postgres.rows import Depth, as_known
 from commandbus.engines.postgres.statements import Autocommit, in_schema
 from commandbus.store.op import Op, Read, Rows, scalar
-from commandbus.store.reading import read_entry, read_failure, read_status
+from commandbus.store.reading import (
+    Known,
+    Running,
+    as_facts,
+    as_record,
+    read_entry,
+    read_failure,
+    read_status,
+)
 from commandbus.store.records import (
     AuditEntry,
     AuditFilter,
@@ -101,7 +109,7 @@ class Reader(Part):
             known = yield from self._locate(known, running)
         return [as_record(one, running) for one in known]
 
-    def _locate(self, known: list[KnownCommand], running: Running) -> Op[list[KnownCommand]]:
+    def _locate(self, known: list[Known], running: Running) -> Op[list[Known]]:
         """Rows of the query `records`, with what it does not see of those that wait."""
         yield from ()
         return known
@@ -210,8 +218,8 @@ class Reader(Part):
         return [domain for (domain,) in rows]
 
 
-def _known(rows: Rows) -> list[KnownCommand]:
-    return [KnownCommand(*row) for row in rows]
+def _known(rows: Rows) -> list[Known]:
+    return [as_known(row) for row in rows]
 
 
 def _conditions(wanted: CommandFilter, is_waiting: str) -> tuple[list[str], list[Any]]:

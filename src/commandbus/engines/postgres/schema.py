@@ -11,6 +11,7 @@ from psycopg import RawCursor
 
 from commandbus.engines.postgres import location as locations
 from commandbus.engines.postgres.failures import translate
+from commandbus.engines.postgres.insert_query import functions
 from commandbus.engines.postgres.location import Location
 from commandbus.engines.postgres.statements import PACKAGE, in_schema
 from commandbus.errors import SchemaOutdated, StoreUnavailable
@@ -19,6 +20,8 @@ from commandbus.store.sql_files import read_text
 from commandbus.store.versions import accepts, compatible_from
 
 MIGRATIONS = ("0001_schema.sql",)
+"""After the last of them that is missing, functions.sql is applied, too, which is made of the engine's
+own statements. What changes there needs a migration to get into databases."""
 
 _REGISTER = """
 create schema if not exists "{schema}";
@@ -91,6 +94,8 @@ def _upgrade(connection: psycopg.Connection[Any], schema: str) -> list[str]:
             [version, name, checksum_of(name), _compatible_from(name, version)],
         )
         fresh.append(name)
+    if fresh:
+        connection.execute(functions(schema).encode())
     return fresh
 
 
@@ -129,8 +134,7 @@ def migration_sql(schema: str = locations.DEFAULT_SCHEMA) -> str:
             f"{_ADD} values ({version}, '{migration}', '{checksum_of(migration)}', "
             f"{_compatible_from(migration, version)});"
         )
-    parts.append("commit;")
-    return in_schema("\n\n".join(parts), name) + "\n"
+    return in_schema("\n\n".join(parts), name) + f"\n\n{functions(name)};\n\ncommit;\n"
 
 
 def checksum_of(name: str) -> str:

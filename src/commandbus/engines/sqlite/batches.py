@@ -7,11 +7,11 @@ from uuid import UUID
 
 from commandbus.domain.batch import BatchCounts
 from commandbus.domain.lifecycle import CommandStatus
+from commandbus.engines.sqlite.queries import load_queries
 from commandbus.store.batching import tally
 from commandbus.store.op import Op, Statement
-from commandbus.store.sql_files import load
 
-SQL = load("commandbus.engines.sqlite.sql", "batches.sql")
+SQL = load_queries("batches.sql")
 
 
 class SqliteBatches:

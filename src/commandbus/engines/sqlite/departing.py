@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.lifecycle import PARKED, CommandStatus
 from commandbus.domain.limits import partition_of
 from commandbus.engines.sqlite.operators import SQL as COMMANDS
 from commandbus.engines.sqlite.operators import SqliteOperators
-from commandbus.engines.sqlite.rows import as_id, as_json, as_optional_id
+from commandbus.engines.sqlite.queries import load_queries
+from commandbus.engines.sqlite.rows import as_command, as_json, with_ids
 from commandbus.store.moving import KIND, Departure, Moving, Parking, Survey
 from commandbus.store.op import Op, Statement
 from commandbus.store.reading import read_failure
-from commandbus.store.records import NewCommand
 from commandbus.store.settling import AuditRow, OutcomeRow
-from commandbus.store.sql_files import load
 
-SQL = load("commandbus.engines.sqlite.sql", "departing.sql")
+SQL = load_queries("departing.sql")
 
 
 class SqliteDeparting(SqliteOperators):
@@ -62,31 +63,11 @@ class SqliteDeparting(SqliteOperators):
 def _moving(columns: list[Any], audit: list[Any], steps: list[Any]) -> Moving:
     """A row of the query `departing`, after its sequence."""
     (
-        command_id, domain, command_type, data, correlation_id, causation_id, reply_to, priority,
-        max_attempts, created_at, due_at, expires_at, unique_key, tags, headers, group_key, requires,
-        attempts, crashes, releases, waits_until, status, worker, started_at, finished_at, error,
-        reason,
+        created_at, due_at, attempts, crashes, releases, waits_until, status, worker, started_at,
+        finished_at, error, reason, *stored,
     ) = columns  # fmt: skip
     parking = None
     if status is not None:
         parking = Parking(worker, started_at, finished_at, error, reason)
-    command = NewCommand(
-        domain=domain,
-        command_type=command_type,
-        command_id=as_id(command_id),
-        data=data,
-        correlation_id=as_id(correlation_id),
-        causation_id=as_optional_id(causation_id),
-        reply_to=reply_to,
-        priority=priority,
-        delay=0,
-        due_at=waits_until,
-        expires_at=expires_at,
-        max_attempts=max_attempts,
-        unique_key=unique_key,
-        tags=tags,
-        headers=headers,
-        group_key=group_key,
-        requires=requires,
-    )
+    command = msgspec.structs.replace(with_ids(as_command(stored)), due_at=waits_until)
     return Moving(command, created_at, due_at, attempts, crashes, releases, parking, audit, steps)

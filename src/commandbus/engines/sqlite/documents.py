@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from commandbus.domain.moment import Clock
+from commandbus.engines.sqlite.queries import load_queries
 from commandbus.engines.sqlite.rows import as_json
 from commandbus.store.documents import Document
 from commandbus.store.op import Op, Statement, scalar
-from commandbus.store.sql_files import load
 
-SQL = load("commandbus.engines.sqlite.sql", "documents.sql")
+SQL = load_queries("documents.sql")
 
 
 class SqliteDocuments:

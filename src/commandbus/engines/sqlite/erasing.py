@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from commandbus.engines.sqlite.queries import load_queries
 from commandbus.engines.sqlite.rows import as_json
 from commandbus.store.erasing import MARKER, erased_details, erased_failure, erased_reason
 from commandbus.store.op import Op, Statement
-from commandbus.store.reading import read_details, read_failure
-from commandbus.store.sql_files import load
+from commandbus.store.reading import read_failure
+from commandbus.store.trail import read_details
 
-SQL = load("commandbus.engines.sqlite.sql", "erasing.sql")
+SQL = load_queries("erasing.sql")
 
 
 class SqliteErasing:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from heapq import nsmallest
 
 from commandbus.domain.priority import rank
+from commandbus.engines.sqlite.queries import load_queries
 from commandbus.engines.sqlite.rows import Head, as_heads, as_id
 from commandbus.store.op import Op, Statement
 from commandbus.store.records import ClaimRequest, NewCommand
 from commandbus.store.replies import reply_to_expired
-from commandbus.store.sql_files import load
 from commandbus.store.suspects import Admission
 
-SQL = load("commandbus.engines.sqlite.sql", "commands.sql")
+SQL = load_queries("commands.sql")
 
 
 def take_head(

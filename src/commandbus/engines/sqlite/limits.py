@@ -28,13 +28,13 @@ from commandbus.domain.limits import (
 )
 from commandbus.domain.moment import Clock
 from commandbus.domain.priority import rank
-from commandbus.engines.sqlite.rows import Head, as_id, as_json
+from commandbus.engines.sqlite.queries import load_queries
+from commandbus.engines.sqlite.rows import Head, as_heads, as_id, as_json
 from commandbus.store.limiting import BlockedAt
 from commandbus.store.op import Op, Rows, Statement, Wake, scalar
-from commandbus.store.sql_files import load
 
-SQL = load("commandbus.engines.sqlite.sql", "gates.sql")
-_COMMANDS = load("commandbus.engines.sqlite.sql", "commands.sql")
+SQL = load_queries("gates.sql")
+_COMMANDS = load_queries("commands.sql")
 INSERT_QUEUE, KEY_HOLDER = _COMMANDS.promote, _COMMANDS.key_holder
 
 
@@ -283,8 +283,8 @@ class SqliteGates:
         wanted = {"domain": domain, "leaders": as_json(fresh), "followers": followers, "chain": chain}
         taken: list[tuple[Head, int]] = []
         stopped = set[int]()
-        for *columns, leader in (yield Statement(SQL.followers, wanted)):
-            head = Head(*columns)
+        for leader, *columns in (yield Statement(SQL.followers, wanted)):
+            (head,) = as_heads([tuple(columns)])
             if head.crashes:
                 stopped.add(leader)
             if leader not in stopped:

@@ -15,6 +15,7 @@ from commandbus.domain.limits import partition_of
 from commandbus.domain.moment import SECOND
 from commandbus.engines.sqlite.batches import SqliteBatches
 from commandbus.engines.sqlite.limits import SqliteGates
+from commandbus.engines.sqlite.queries import load_queries
 from commandbus.engines.sqlite.reads import SqliteReads
 from commandbus.engines.sqlite.rows import (
     StandingRow,
@@ -29,9 +30,8 @@ from commandbus.store.op import Op, Statement, Wake, scalar
 from commandbus.store.records import OperatorAction, WaitingEdit
 from commandbus.store.resolving import plan_cancel, plan_resolution, plan_revoked
 from commandbus.store.settling import AuditRow, OutcomeRow, Writes
-from commandbus.store.sql_files import load
 
-SQL = load("commandbus.engines.sqlite.sql", "commands.sql")
+SQL = load_queries("commands.sql")
 
 _CHOSEN = "select seq from commandbus_command where :domain is null or domain = :domain"
 _PROCESSES = "select process_id from commandbus_process where :domain is null or reply_to = :domain"

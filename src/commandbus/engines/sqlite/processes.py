@@ -8,13 +8,13 @@ from uuid import UUID
 
 from commandbus.domain.moment import SECOND, Clock
 from commandbus.domain.process.values import ENDED, ProcessEventType, ProcessStatus
+from commandbus.engines.sqlite.queries import load_queries
 from commandbus.engines.sqlite.rows import Lease, as_json, as_members
 from commandbus.store.op import Op, Statement, scalar
 from commandbus.store.processes import ProcessEventRow, ProcessFilter, ProcessRow
-from commandbus.store.sql_files import load
 
-SQL = load("commandbus.engines.sqlite.sql", "processes.sql")
-COMMANDS = load("commandbus.engines.sqlite.sql", "commands.sql")
+SQL = load_queries("processes.sql")
+COMMANDS = load_queries("commands.sql")
 
 
 class SqliteProcesses:

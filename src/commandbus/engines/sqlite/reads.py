@@ -13,16 +13,17 @@ from commandbus.domain.command import CommandRecord
 from commandbus.domain.ids import IdPart
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import SECOND, Clock, as_datetime, as_optional_datetime
+from commandbus.engines.sqlite.queries import load_queries
 from commandbus.engines.sqlite.rows import (
-    KnownCommand,
     as_id,
     as_json,
+    as_known,
     as_members,
-    as_optional_id,
-    as_record,
+    as_shown,
+    readable,
 )
-from commandbus.store.op import Op, Rows, Statement, scalar
-from commandbus.store.reading import read_details, read_entry, read_failure, read_status
+from commandbus.store.op import Op, Statement, scalar
+from commandbus.store.reading import Running, as_facts, read_entry, read_failure, read_status
 from commandbus.store.records import (
     AuditEntry,
     AuditFilter,
@@ -38,19 +39,15 @@ from commandbus.store.records import (
 )
 from commandbus.store.searching import LookedUp, Noun, Prunable, escaped_like, pruned
 from commandbus.store.sessions import ForeignLeases, Sessionless
-from commandbus.store.settling import Member
-from commandbus.store.sql_files import load
-from commandbus.store.trail import Facts, compose, shown
+from commandbus.store.trail import compose, shown
 
-SQL = load("commandbus.engines.sqlite.sql", "reads.sql")
-ALL_LEASES = load("commandbus.engines.sqlite.sql", "commands.sql").all_leases
+SQL = load_queries("reads.sql")
+ALL_LEASES = load_queries("commands.sql").all_leases
 
 _BY_ID = "where c.command_id = :id and (:domain is null or c.domain = :domain) order by c.seq"
 
 ENDED = frozenset({*FINAL, PARKED})
 FEW = 2_000
-
-Running = dict[int, tuple[str, int, Member]]
 
 
 class SqliteReads(Sessionless):
@@ -108,11 +105,11 @@ class SqliteReads(Sessionless):
     ) -> Op[list[CommandRecord]]:
         source = SQL.of_outcomes if status in ENDED else SQL.of_commands
         sql = f"{SQL.records} {source} {SQL.with_places} {clauses}"
-        known = _known((yield Statement(sql, params)))
+        known = [as_known(row) for row in (yield Statement(sql, params))]
         running: Running = {}
         if any(one.is_running for one in known):
             running = yield from self._running()
-        return [as_record(one, running) for one in known]
+        return [as_shown(one, running) for one in known]
 
     def _running(self) -> Op[Running]:
         """What is under lease: few rows, each with many commands."""
@@ -143,12 +140,12 @@ class SqliteReads(Sessionless):
     def audit_trail(self, command_id: UUID, domain: str | None) -> Op[list[AuditEvent]]:
         wanted = {"id": command_id.bytes, "domain": domain}
         sql = f"{SQL.records} {SQL.of_commands} {SQL.with_places} {_BY_ID}"
-        known = _known((yield Statement(sql, wanted)))
+        known = [as_known(row) for row in (yield Statement(sql, wanted))]
         running = yield from self._running()
         events: list[AuditEvent] = []
         for one in known:
             kept = yield Statement(SQL.audit, (one.seq,))
-            events += compose(_facts(one, running), [read_entry(*entry) for entry in kept])
+            events += compose(as_facts(readable(one), running), [read_entry(*entry) for entry in kept])
         return events
 
     def last_sequence(self) -> Op[int]:
@@ -220,10 +217,6 @@ class SqliteReads(Sessionless):
         return [domain for (domain,) in rows]
 
 
-def _known(rows: Rows) -> list[KnownCommand]:
-    return [KnownCommand(*row) for row in rows]
-
-
 def _conditions(wanted: CommandFilter) -> tuple[list[str], list[Any]]:
     conditions: list[str] = []
     params: list[Any] = []
@@ -267,25 +260,3 @@ def _conditions(wanted: CommandFilter) -> tuple[list[str], list[Any]]:
         )
         params += [place, place, text]
     return conditions, params
-
-
-def _facts(row: KnownCommand, running: Running) -> Facts:
-    completed = now_running = None
-    if row.status == CommandStatus.COMPLETED and row.lease_id is not None:
-        completed = (row.started_at, row.finished_at, row.worker, row.attempts)
-    if row.is_running and row.seq in running:
-        name, claimed_at, member = running[row.seq]
-        now_running = (claimed_at, name, member.attempt)
-    return Facts(
-        domain=row.domain,
-        command_id=as_id(row.command_id),
-        command_type=row.command_type,
-        created_at=row.created_at,
-        correlation_id=as_id(row.correlation_id),
-        causation_id=as_optional_id(row.causation_id),
-        reply_to=row.reply_to,
-        priority=row.priority,
-        headers=read_details(row.headers) if row.headers else {},
-        completed=completed,
-        running=now_running,
-    )

@@ -24,6 +24,7 @@ from commandbus.engines.sqlite.heads import expired_reply, take_head
 from commandbus.engines.sqlite.lane import undoable
 from commandbus.engines.sqlite.limits import Routed, Waiting
 from commandbus.engines.sqlite.processes import SqliteProcesses
+from commandbus.engines.sqlite.queries import load_queries
 from commandbus.engines.sqlite.rows import (
     Head,
     Lease,
@@ -64,11 +65,10 @@ from commandbus.store.settling import (
     plan,
     soonest,
 )
-from commandbus.store.sql_files import load
 from commandbus.store.suspects import Admission
 
-SQL = load("commandbus.engines.sqlite.sql", "commands.sql")
-GATES = load("commandbus.engines.sqlite.sql", "gates.sql")
+SQL = load_queries("commands.sql")
+GATES = load_queries("gates.sql")
 
 _SEQ_MAX = 2**63 - 1
 _PROMOTE_MAX = 10_000
@@ -307,10 +307,11 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
                 yield from self._park_orphan(domain, head, now)
                 continue
             yield from self._end(domain, plan_expired(head.standing), now)
-            if head.batch_id is not None:
+            if head.column("batch_id") is not None:
                 yield Wake(BATCHES)
-            if head.reply_to is not None:
-                reply = expired_reply(domain, head.reply_to, head.command_type, head)
+            reply_to = head.column("reply_to")
+            if reply_to is not None:
+                reply = expired_reply(domain, reply_to, head.command_type, head)
                 yield from self.insert([reply], Capacity())
         return fit
 

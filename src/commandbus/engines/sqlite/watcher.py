@@ -18,11 +18,11 @@ import msgspec
 
 from commandbus.domain.moment import SECOND, Clock
 from commandbus.engines.sqlite.doorbell import EXPECT, LOOK, Bell, Doorbell
+from commandbus.engines.sqlite.queries import load_queries
 from commandbus.store.sessions import WORKER_REQUESTS
-from commandbus.store.sql_files import load
 from commandbus.store.wakeup import WakeHub
 
-SQL = load("commandbus.engines.sqlite.sql", "reads.sql")
+SQL = load_queries("reads.sql")
 logger = logging.getLogger("commandbus.sqlite")
 
 INTERVAL = 0.035

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from commandbus.domain import payload
+from commandbus.domain.command import SendOptions
 from commandbus.domain.schedule import ScheduleRecord
 from commandbus.errors import InvalidArgumentError
 from commandbus.interfaces.actions.answers import Sent
@@ -122,18 +123,12 @@ class OperatorApi(Reads):
     async def send(self, body: v.SendBody, who: Account) -> Sent:
         bus = (await self.stores.acting()).acting(who.name)
         self.payloads.check(body.domain, body.command_type, without_masks(body.data))
-        result = await bus.send(
-            body.domain,
-            body.command_type,
-            body.data,
-            priority=body.priority,
-            delay=body.delay,
-            max_attempts=body.max_attempts,
-            unique_key=body.unique_key,
-            reply_to=body.reply_to,
-            tags=body.tags,
-            command_id=body.command_id,
-            headers={"sent_by": who.name},
-        )
+        options: Any = {
+            name: getattr(body, name)
+            for name in body.__struct_fields__
+            if name in SendOptions.__annotations__
+        }
+        sender = {"sent_by": who.name}
+        result = await bus.send(body.domain, body.command_type, body.data, headers=sender, **options)
         self.figures.forget()
         return Sent(result.command_id, result.domain, result.duplicate)

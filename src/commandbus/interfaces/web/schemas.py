@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -21,7 +21,7 @@ from commandbus.interfaces.web.windows import Point
 from commandbus.operations.bulk_troubleshooting import FailureGroup
 from commandbus.operations.parked_notes import Case
 from commandbus.store.administration import Finding
-from commandbus.store.records import QueueStats
+from commandbus.store.records import OPTIONAL, QueueStats
 
 Text = Annotated[str, Meta(max_length=500)]
 Cursor = Annotated[str, Meta(max_length=200)]
@@ -78,17 +78,37 @@ class HistoryQuery(Struct, frozen=True):
 # What is to be done.
 
 
-class SendBody(Struct, frozen=True):
+class _SendBody(Struct, frozen=True):
     domain: Text
     command_type: Text
     data: Any = None
     priority: str | int | None = None
     delay: Annotated[float, Meta(ge=0, le=31_536_000)] | None = None
     max_attempts: Annotated[int, Meta(ge=1, le=1_000)] | None = None
-    unique_key: Text | None = None
-    reply_to: Text | None = None
     tags: Annotated[list[Text], Meta(max_length=50)] = []
     command_id: UUID | None = None
+
+
+if TYPE_CHECKING:
+
+    class SendBody(_SendBody, frozen=True):
+        """With the optional columns of a command that are texts."""
+
+        def __init__(
+            self, domain: str, command_type: str, data: Any = None, **options: Any
+        ) -> None: ...
+else:
+    SendBody = msgspec.defstruct(
+        "SendBody",
+        [
+            (column.name, Text | None, None)
+            for column in OPTIONAL
+            if column.kind == "text" and column.check is not None
+        ],
+        bases=(_SendBody,),
+        module=__name__,
+        frozen=True,
+    )
 
 
 # What is answered.

@@ -52,66 +52,58 @@ class Sending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     command_type: str
     data: str
     headers: str | None = None
-    command_id: str | None = None
-    correlation_id: str | None = None
-    causation_id: str | None = None
-    reply_to: str | None = None
-    priority: str | int | None = None
-    delay: float | None = None
     due_at: datetime | None = None
     expires_at: datetime | None = None
-    max_attempts: int | None = None
-    unique_key: str | None = None
-    tags: tuple[str, ...] = ()
-    batch_id: str | None = None
-    group_key: str | None = None
-    requires: tuple[str, ...] = ()
-    unique: dict[str, Any] | None = None
-    sender: str | None = None
-    retry: dict[str, Any] | None = None
-    idempotency_key: str | None = None
-    expires: float | None = None
+    others: dict[str, Any] = {}
+    """The other options of `send` that were given, as JSON has them."""
 
     @classmethod
     def of(cls, request: SendRequest[Any]) -> Sending:
-        values = {name: getattr(request, name) for name in SendOptions.__annotations__}
-        for name, value in values.items():
+        others: dict[str, Any] = {}
+        for name in SendOptions.__annotations__.keys() - {"headers", "due_at", "expires_at"}:
+            value = getattr(request, name)
             if isinstance(value, UUID):
-                values[name] = str(value)
+                value = str(value)
             elif isinstance(value, timedelta):
-                values[name] = value.total_seconds()
+                value = value.total_seconds()
+            if value is not None and value != ():
+                others[name] = value
         if (unique := request.unique) is not None:
             window = None if unique.window is None else as_seconds(unique.window, "window")
-            values["unique"] = {
+            others["unique"] = {
                 "window": window,
                 "states": list(unique.states),
                 "on_conflict": unique.on_conflict,
             }
         if request.retry is not None:
-            values["retry"] = {"max_attempts": request.retry.max_attempts, **header_of(request.retry)}
-        values["tags"], values["requires"] = tuple(request.tags), tuple(request.requires)
-        if request.headers is not None:
-            values["headers"] = payload.encode(request.headers, what="headers")
-        text = (
-            request.text
+            others["retry"] = {"max_attempts": request.retry.max_attempts, **header_of(request.retry)}
+        headers = request.headers
+        return cls(
+            domain=request.domain,
+            command_type=request.command_type,
+            data=request.text
             if isinstance(request, TypedRequest)
-            else payload.encode(request.data, bytes_max=payload.UNLIMITED)
+            else payload.encode(request.data, bytes_max=payload.UNLIMITED),
+            headers=None if headers is None else payload.encode(headers, what="headers"),
+            due_at=request.due_at,
+            expires_at=request.expires_at,
+            others=others,
         )
-        return cls(domain=request.domain, command_type=request.command_type, data=text, **values)
 
     def options(self) -> dict[str, Any]:
         """The options of `send`, on the other side."""
-        options = {
-            name: value
-            for name in SendOptions.__annotations__
-            if (value := getattr(self, name)) is not None
-        }
+        options = dict(self.others)
+        if self.due_at is not None:
+            options["due_at"] = self.due_at
+        if self.expires_at is not None:
+            options["expires_at"] = self.expires_at
         if self.headers is not None:
             options["headers"] = payload.decode(self.headers)
-        if self.unique is not None:
-            options["unique"] = Unique(**{**self.unique, "states": tuple(self.unique["states"])})
-        if self.retry is not None:
-            options["retry"] = RetryPolicy(**self.retry)
+        if "unique" in options:
+            unique = options["unique"]
+            options["unique"] = Unique(**{**unique, "states": tuple(unique["states"])})
+        if "retry" in options:
+            options["retry"] = RetryPolicy(**options["retry"])
         return options
 
 

@@ -30,7 +30,7 @@ from commandbus.engines.postgres.statements import Autocommit, Boundary
 from commandbus.engines.postgres.templates import Values
 from commandbus.errors import CommandBusError, SchemaOutdated
 from commandbus.store.op import Op, Row, Rows, Statement, scalar
-from commandbus.store.records import Claimed, ClaimRequest
+from commandbus.store.records import CLAIMED, Claimed, ClaimRequest
 from commandbus.store.settling import AuditRow, OutcomeRow, Writes
 from commandbus.store.suspects import NONE, SuspectLimit
 
@@ -371,11 +371,11 @@ class PgmqClaimer(Claimer):
             places[seq] = place = Place(queue_id, msg_id)
             message, envelope = envelopes[place]
             expired = envelope.expires_at is not None and envelope.expires_at <= now
+            optional = [getattr(envelope, column.name, None) for column in CLAIMED]
             rows.append((
-                seq, lease_id, now, message.priority, message.read_count, 0, 0, False,
-                envelope.command_type, envelope.command_id, envelope.data, envelope.correlation_id,
-                envelope.causation_id, envelope.reply_to, envelope.max_attempts, message.sent_at,
-                envelope.tags, envelope.headers, None, expired, now - message.sent_at, 0,
+                seq, lease_id, now, message.priority, message.read_count, 0, 0, False, expired,
+                now - message.sent_at, 0, envelope.command_type, envelope.command_id, envelope.data,
+                envelope.correlation_id, message.sent_at, *optional,
             ))  # fmt: skip
         if rows:
             yield from self._keep_claimed(domain, worker, rows, places, claimed)

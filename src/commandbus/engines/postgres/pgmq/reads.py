@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from commandbus.engines.postgres.arrays import integers
 from commandbus.engines.postgres.context import Context
 from commandbus.engines.postgres.pgmq.base import Messages, place_columns
 from commandbus.engines.postgres.reads import FEW, Reader
-from commandbus.engines.postgres.rows import Depth, KnownCommand, Running
+from commandbus.engines.postgres.rows import Depth
 from commandbus.engines.postgres.statements import Autocommit
 from commandbus.store.op import Op, Read, scalar
+from commandbus.store.reading import Known, Running
 from commandbus.store.records import Pruned
 
 
@@ -23,7 +26,7 @@ class PgmqReader(Reader):
         super().__init__(context)
         self._messages = messages
 
-    def _locate(self, known: list[KnownCommand], running: Running) -> Op[list[KnownCommand]]:
+    def _locate(self, known: list[Known], running: Running) -> Op[list[Known]]:
         lost = [one.seq for one in known if one.is_running and one.seq not in running]
         places = (yield from self._messages.places(lost)) if lost else {}
         if not places:
@@ -38,7 +41,7 @@ class PgmqReader(Reader):
             }
             for seq, attempts, crashes, until in found
         }
-        return [one._replace(**waiting.get(one.seq, {})) for one in known]
+        return [msgspec.structs.replace(one, **waiting.get(one.seq, {})) for one in known]
 
     def _few_waiting(self) -> Op[list[int] | None]:
         yield from self._messages.look_up(None)

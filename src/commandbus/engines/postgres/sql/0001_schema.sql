@@ -640,10 +640,10 @@ end $$;
 -- Adds one command, checked before: the quickest way in for a single one. A null sequence means that
 -- its unique key is taken.
 create function commandbus.add(
-    command_id uuid, domain text, command_type text, data text, correlation_id uuid,
-    causation_id uuid, reply_to text, priority integer, max_attempts integer, delay bigint,
-    due_at bigint, expires_at bigint, unique_key text, tags text, headers text, batch_id uuid,
-    group_key text, requires text, origin text, announce boolean, out seq bigint, out due_in bigint)
+    command_id uuid, domain text, command_type text, data text, correlation_id uuid, priority integer,
+    delay bigint, due_at bigint, causation_id uuid, max_attempts integer, expires_at bigint, tags text,
+    headers text, requires text, reply_to text, unique_key text, batch_id uuid, group_key text,
+    origin text, announce boolean, out seq bigint, out due_in bigint)
     language plpgsql volatile
 as $$
 #variable_conflict use_column
@@ -721,7 +721,7 @@ begin
     into ready;
     if not locked or not ready or current_setting('transaction_isolation') <> 'read committed' then
         seq := (commandbus.add(add_plain.command_id, add_plain.domain, add_plain.command_type,
-            add_plain.data, null, null, null, add_plain.priority, null, 0, null, null, null, null, null,
+            add_plain.data, null, add_plain.priority, 0, null, null, null, null, null, null, null, null,
             null, null, null, origin, announce)).seq;
         return;
     end if;
@@ -891,9 +891,9 @@ begin
         raise exception '%', problem using errcode = 'invalid_parameter_value';
     end if;
     loop
-        if (commandbus.add(new_command, send.domain, send.command_type, content, send.correlation_id,
-                send.causation_id, send.reply_to, rank, send.max_attempts, wait, due, expiry,
-                send.unique_key, marks, extra, null, send.group_key, needs, '', true)
+        if (commandbus.add(new_command, send.domain, send.command_type, content, send.correlation_id, rank,
+                wait, due, send.causation_id, send.max_attempts, expiry, marks, extra, needs,
+                send.reply_to, send.unique_key, null, send.group_key, '', true)
            ).seq is not null then
             return new_command;
         end if;
@@ -904,105 +904,6 @@ begin
             return holder;
         end if;
     end loop;
-end $$;
-
--- What a program that connects as a sender uses in place of statements on tables. The parameters of this
--- one are those of the query insert_commands, whose text it contains.
-create function commandbus.send_commands(text, text, text, text, text, text, text, text, text, text,
-    text, text, text, text, text, text, text, text, text, boolean)
-    returns table (added bigint, wait bigint)
-    language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-as $$
-#variable_conflict use_column
-declare
-    problem text;
-begin
-    if $19 !~ '^[0-9a-z]{0,32}$' then
-        raise exception 'the origin % is not valid', quote_literal(left($19, 80)) using
-            errcode = 'invalid_parameter_value';
-    end if;
-    select coalesce(
-        commandbus.send_problem(i.domain, i.command_type, i.data, i.reply_to, i.priority, i.max_attempts,
-            i.delay, i.due_at, i.expires_at, i.unique_key, i.tags, i.headers, i.group_key, i.requires,
-            67108864),
-        case when i.batch_id is not null then 'a sender cannot add commands to a batch' end)
-    into problem
-    from rows from (
-        unnest($2::text[]), unnest($3::text[]), unnest($4::text[]), unnest($7::text[]),
-        unnest($8::integer[]), unnest($9::integer[]), unnest($10::bigint[]), unnest($11::bigint[]),
-        unnest($12::bigint[]), unnest($13::text[]), unnest($14::text[]), unnest($15::text[]),
-        unnest($16::uuid[]), unnest($17::text[]), unnest($18::text[])
-    ) as i (domain, command_type, data, reply_to, priority, max_attempts, delay, due_at, expires_at,
-        unique_key, tags, headers, batch_id, group_key, requires)
-    order by 1 nulls last limit 1;
-    if problem is not null then
-        raise exception '%', problem using errcode = 'invalid_parameter_value';
-    end if;
-    return query
-with moment as materialized (select commandbus.now_us() as now),
-item as materialized (
-    select nextval('commandbus.command_seq_seq') as seq, i.*,
-        coalesce(i.due_at, m.now + coalesce(i.delay, 0)) as ready_at, m.now,
-        case when i.group_key is not null or i.requires is not null
-                or (select exists (select 1 from commandbus.limit_rule))
-            then commandbus.first_gate(i.domain, i.command_type, i.group_key, i.requires) end as gate
-    from moment m cross join rows from (
-        unnest($1::text::uuid[]), unnest($2::text::text[]), unnest($3::text::text[]),
-        unnest($4::text::text[]), unnest($5::text::uuid[]), unnest($6::text::uuid[]),
-        unnest($7::text::text[]), unnest($8::text::integer[]), unnest($9::text::smallint[]),
-        unnest($10::text::bigint[]), unnest($11::text::bigint[]), unnest($12::text::bigint[]),
-        unnest($13::text::text[]), unnest($14::text::text[]), unnest($15::text::text[]),
-        unnest($16::text::uuid[]), unnest($17::text::text[]), unnest($18::text::text[])
-    ) as i (command_id, domain, command_type, data, correlation_id, causation_id, reply_to, priority,
-        max_attempts, delay, due_at, expires_at, unique_key, tags, headers, batch_id,
-        group_key, requires)),
-held as (
-    insert into commandbus.unique_key (domain, unique_key, seq)
-    select domain, unique_key, seq from item where unique_key is not null
-    order by domain, unique_key, seq
-    on conflict do nothing returning seq),
-new as materialized (
-    select * from item where unique_key is null or seq in (select seq from held)),
-kept as (
-    insert into commandbus.command (seq, command_id, domain, command_type, data, correlation_id,
-        causation_id, reply_to, priority, max_attempts, created_at, due_at, expires_at, unique_key,
-        tags, headers, batch_id, group_key, requires)
-    select seq, command_id, domain, command_type, data, coalesce(correlation_id, command_id),
-        causation_id, reply_to, priority, max_attempts, now, ready_at, expires_at, unique_key, tags,
-        headers, batch_id, group_key, requires
-    from new),
-/* places */
-ready as (
-    insert into commandbus.queue (domain, priority, seq, available_at, keyed)
-    select domain, priority, seq, ready_at, unique_key is not null from new
-    where ready_at <= now and gate is null),
-waiting as (
-    insert into commandbus.held (domain, gate, priority, seq, available_at)
-    select domain, gate, priority, seq, ready_at from new where ready_at <= now and gate is not null),
-touched as (
-    insert into commandbus.touch (domain, gate, at)
-    select distinct domain, gate, now from new where ready_at <= now and gate is not null),
-places as (
-    insert into commandbus.partition (domain, requires)
-    select distinct domain, requires from new where requires is not null on conflict do nothing),
-later as (
-    insert into commandbus.scheduled (domain, due_at, seq, priority, keyed)
-    select domain, ready_at, seq, priority, unique_key is not null or gate is not null
-    from new where ready_at > now),
-/* end of places */
-known as (
-    insert into commandbus.domain as d (domain, gated)
-    select n.domain, bool_or(n.gate is not null) from new n
-    where not exists (select 1 from commandbus.domain d
-        where d.domain = n.domain and (d.gated or n.gate is null))
-    group by n.domain order by n.domain
-    on conflict (domain) do update set gated = true where excluded.gated),
-woken as materialized (
-    select commandbus.wake(domain, greatest(0, min(ready_at - now)),
-        case when bool_or(requires is not null) then $19::text || '*' else $19::text end)
-    from new where $20::boolean group by domain)
-select case when unique_key is null or seq in (select seq from held) then seq end, ready_at - now
-from item where (select count(*) from woken) is not null order by item.seq;
 end $$;
 
 -- Answers about keys and ids that the caller names, and about nothing else.
@@ -1111,7 +1012,7 @@ create trigger mark_ledger after insert on commandbus.document
     for each row when (new.kind = 'ledger') execute function commandbus.mark_ledger();
 
 -- Functions that run with their owner's rights. The roles are granted what they need (roles.sql).
-revoke all on function commandbus.send, commandbus.send_commands, commandbus.holders_of,
+revoke all on function commandbus.send, commandbus.holders_of,
     commandbus.known_among, commandbus.pending_in, commandbus.bucket_of, commandbus.drain_bucket,
     commandbus.mark_ledger, commandbus.lock_capacity, commandbus.lock_outcome, commandbus.revoke_parked
     from public;

@@ -82,11 +82,10 @@ leased as (
         union all select 0, 0, 0, 0, true, 0 where a.keyed) t
     {lease}
 select t.seq, l.lease_id, m.now, t.priority, t.attempts, t.crashes, t.releases, t.keyed,
+    c.expires_at <= m.now, m.now - c.due_at, t.leader,
     case when not d.any or not exists (select 1 from commandbus.outcome o where o.seq = t.seq)
         then c.command_type end,
-    c.command_id, c.data, nullif(c.correlation_id, c.command_id), c.causation_id,
-    c.reply_to, c.max_attempts, c.created_at, c.tags, c.headers, c.batch_id,
-    c.expires_at <= m.now, m.now - c.due_at, t.leader
+    c.command_id, c.data, nullif(c.correlation_id, c.command_id), c.created_at, {c_claimed}
 from member t {leased} cross join moment m cross join doubtful d
 left join lateral (select * from commandbus.command c where c.seq = t.seq limit 1) c on true
 order by t.position, t.priority, t.seq
@@ -115,21 +114,19 @@ leased as (
             union all select 0, 0, 0, 0, true where a.keyed) t)
     from moment m cross join alike a where a.seqs is not null
     returning lease_id)
-select c.seq, l.lease_id, m.now, a.priority, 0::smallint, 0::smallint, 0::smallint, false, c.command_type,
-    c.command_id, c.data, nullif(c.correlation_id, c.command_id), c.causation_id,
-    c.reply_to, c.max_attempts, c.created_at, c.tags, c.headers, c.batch_id,
-    c.expires_at <= m.now, m.now - c.due_at, 0::bigint
+select c.seq, l.lease_id, m.now, a.priority, 0::smallint, 0::smallint, 0::smallint, false,
+    c.expires_at <= m.now, m.now - c.due_at, 0::bigint, c.command_type,
+    c.command_id, c.data, nullif(c.correlation_id, c.command_id), c.created_at, {c_claimed}
 from leased l cross join moment m cross join alike a cross join doubtful d
 cross join lateral (
     select * from commandbus.command c where c.seq between a.first and a.last order by c.seq offset 0) c
 where a.dense and not d.any
 union all
 select t.seq, l.lease_id, m.now, t.priority, t.attempts, t.crashes, t.releases, t.keyed,
+    c.expires_at <= m.now, m.now - c.due_at, 0,
     case when not d.any or not exists (select 1 from commandbus.outcome o where o.seq = t.seq)
         then c.command_type end,
-    c.command_id, c.data, nullif(c.correlation_id, c.command_id), c.causation_id,
-    c.reply_to, c.max_attempts, c.created_at, c.tags, c.headers, c.batch_id,
-    c.expires_at <= m.now, m.now - c.due_at, 0
+    c.command_id, c.data, nullif(c.correlation_id, c.command_id), c.created_at, {c_claimed}
 from taken t cross join leased l cross join moment m cross join alike a cross join doubtful d
 left join lateral (select * from commandbus.command c where c.seq = t.seq limit 1) c on true
 where d.any or not a.dense

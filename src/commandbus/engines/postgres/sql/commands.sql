@@ -42,9 +42,8 @@ select commandbus.now_us(), array(
 
 -- name: copy_commands
 -- From some dozens of commands on, COPY is the fastest way in.
-copy commandbus.command (seq, command_id, domain, command_type, data, correlation_id, causation_id,
-    reply_to, priority, max_attempts, created_at, due_at, expires_at, unique_key, tags, headers,
-    batch_id, group_key, requires)
+copy commandbus.command (seq, created_at, due_at, command_id, domain, command_type, data, correlation_id,
+    priority, {optional})
 from stdin
 
 -- name: copy_plain

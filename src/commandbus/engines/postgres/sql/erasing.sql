@@ -11,7 +11,7 @@ where o.seq = e.seq
 
 -- name: erase_commands
 update commandbus.command
-set data = $2::text, headers = null, tags = null, unique_key = null, group_key = null
+set data = $2::text, {erased}
 where seq = any ($1::text::bigint[])
 
 -- name: audit_of

@@ -18,12 +18,10 @@ held as (
 new as materialized (
     select * from item where unique_key is null or seq in (select seq from held)),
 kept as (
-    insert into commandbus.command (seq, command_id, domain, command_type, data, correlation_id,
-        causation_id, reply_to, priority, max_attempts, created_at, due_at, expires_at, unique_key,
-        tags, headers, batch_id, group_key, requires)
-    select seq, command_id, domain, command_type, data, coalesce(correlation_id, command_id),
-        causation_id, reply_to, priority, max_attempts, now, ready_at, expires_at, unique_key, tags,
-        headers, batch_id, group_key, requires
+    insert into commandbus.command (seq, created_at, due_at, command_id, domain, command_type, data,
+        correlation_id, priority, {optional})
+    select seq, now, ready_at, command_id, domain, command_type, data,
+        coalesce(correlation_id, command_id), priority, {optional}
     from new),
 {places}
 known as (

@@ -5,10 +5,9 @@ select coalesce((select seq from sqlite_sequence where name = 'commandbus_comman
     exists (select 1 from commandbus_limit)
 
 -- name: insert_command
-insert into commandbus_command (seq, command_id, domain, command_type, data, correlation_id,
-    causation_id, reply_to, priority, max_attempts, created_at, due_at, expires_at, unique_key, tags,
-    headers, batch_id, group_key, requires)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+insert into commandbus_command (seq, created_at, due_at, command_id, domain, command_type, data,
+    correlation_id, priority, {optional})
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, {places_of_optional})
 
 -- name: has_id
 -- Only asked when an insert was refused, to name the culprit.
@@ -66,33 +65,16 @@ delete from commandbus_scheduled where domain = ? and (due_at, seq) <= (?, ?)
 
 -- name: head
 -- The first commands of a domain. A queue row without its command comes back with nulls, and so does
--- one whose command was damaged: columns of a file take values of any type.
-select q.seq, q.priority, q.attempts, q.crashes, q.releases, c.command_type, c.command_id, c.data,
-    c.correlation_id, c.causation_id, c.reply_to, c.max_attempts, c.created_at, c.expires_at,
-    c.unique_key is not null, c.tags, c.headers, c.batch_id, c.due_at, q.available_at
-from commandbus_queue q left join commandbus_command c on c.seq = q.seq
-    and typeof(c.command_id) = 'blob' and length(c.command_id) = 16
-    and typeof(c.correlation_id) = 'blob' and length(c.correlation_id) = 16
-    and (c.causation_id is null or typeof(c.causation_id) = 'blob' and length(c.causation_id) = 16)
-    and (c.batch_id is null or typeof(c.batch_id) = 'blob' and length(c.batch_id) = 16)
-    and typeof(c.command_type) = 'text' and typeof(c.data) = 'text'
-    and (c.max_attempts is null or typeof(c.max_attempts) = 'integer')
-    and (c.expires_at is null or typeof(c.expires_at) = 'integer')
+-- one whose command was damaged: columns of a file take values of any type. The parts about the command
+-- are in rows.py.
+select q.seq, q.priority, q.attempts, q.crashes, q.releases, q.available_at, {command_of_head}
+from commandbus_queue q left join commandbus_command c on c.seq = q.seq and {sound}
 where q.domain = ? order by q.priority, q.seq limit ?
 
 -- name: fresh_head
 -- As `head`, without commands whose workers died.
-select q.seq, q.priority, q.attempts, q.crashes, q.releases, c.command_type, c.command_id, c.data,
-    c.correlation_id, c.causation_id, c.reply_to, c.max_attempts, c.created_at, c.expires_at,
-    c.unique_key is not null, c.tags, c.headers, c.batch_id, c.due_at, q.available_at
-from commandbus_queue q left join commandbus_command c on c.seq = q.seq
-    and typeof(c.command_id) = 'blob' and length(c.command_id) = 16
-    and typeof(c.correlation_id) = 'blob' and length(c.correlation_id) = 16
-    and (c.causation_id is null or typeof(c.causation_id) = 'blob' and length(c.causation_id) = 16)
-    and (c.batch_id is null or typeof(c.batch_id) = 'blob' and length(c.batch_id) = 16)
-    and typeof(c.command_type) = 'text' and typeof(c.data) = 'text'
-    and (c.max_attempts is null or typeof(c.max_attempts) = 'integer')
-    and (c.expires_at is null or typeof(c.expires_at) = 'integer')
+select q.seq, q.priority, q.attempts, q.crashes, q.releases, q.available_at, {command_of_head}
+from commandbus_queue q left join commandbus_command c on c.seq = q.seq and {sound}
 where q.domain = ? and q.crashes = 0 order by q.priority, q.seq limit ?
 
 -- name: priorities
@@ -107,17 +89,8 @@ select priority from found where priority is not null
 
 -- name: head_of_priority
 -- As `head`, of one priority.
-select q.seq, q.priority, q.attempts, q.crashes, q.releases, c.command_type, c.command_id, c.data,
-    c.correlation_id, c.causation_id, c.reply_to, c.max_attempts, c.created_at, c.expires_at,
-    c.unique_key is not null, c.tags, c.headers, c.batch_id, c.due_at, q.available_at
-from commandbus_queue q left join commandbus_command c on c.seq = q.seq
-    and typeof(c.command_id) = 'blob' and length(c.command_id) = 16
-    and typeof(c.correlation_id) = 'blob' and length(c.correlation_id) = 16
-    and (c.causation_id is null or typeof(c.causation_id) = 'blob' and length(c.causation_id) = 16)
-    and (c.batch_id is null or typeof(c.batch_id) = 'blob' and length(c.batch_id) = 16)
-    and typeof(c.command_type) = 'text' and typeof(c.data) = 'text'
-    and (c.max_attempts is null or typeof(c.max_attempts) = 'integer')
-    and (c.expires_at is null or typeof(c.expires_at) = 'integer')
+select q.seq, q.priority, q.attempts, q.crashes, q.releases, q.available_at, {command_of_head}
+from commandbus_queue q left join commandbus_command c on c.seq = q.seq and {sound}
 where q.domain = ? and q.priority = ? order by q.seq limit ?
 
 -- name: has_command

@@ -19,13 +19,12 @@ select
 
 -- name: departing
 -- What waits or is parked, and belongs to no batch and no process that goes on here.
-select c.seq, c.command_id, c.domain, c.command_type, c.data, c.correlation_id, c.causation_id,
-    c.reply_to, c.priority, c.max_attempts, c.created_at, c.due_at, c.expires_at, c.unique_key, c.tags,
-    c.headers, c.group_key, c.requires,
+select c.seq, c.created_at, c.due_at,
     coalesce(q.attempts, s.attempts, h.attempts, o.attempts),
     coalesce(q.crashes, s.crashes, h.crashes, o.crashes), coalesce(q.releases, s.releases, h.releases, 0),
     coalesce(q.available_at, s.due_at, h.available_at, c.due_at),
-    o.status, o.worker, o.started_at, o.finished_at, o.error, o.reason
+    o.status, o.worker, o.started_at, o.finished_at, o.error, o.reason,
+    c.domain, c.command_type, c.command_id, c.data, c.correlation_id, c.priority, {c_optional}
 from commandbus_command c
 left join commandbus_outcome o on o.seq = c.seq
 left join commandbus_queue q on q.domain = c.domain || coalesce('#' || c.requires, '')

@@ -9,7 +9,7 @@ set result = case when result is null then null else ? end, error = ?, reason = 
 where seq = ?
 
 -- name: erase_commands
-update commandbus_command set data = ?, headers = null, tags = null, unique_key = null, group_key = null
+update commandbus_command set data = ?, {erased}
 where seq in (select value from json_each(?))
 
 -- name: audit_of

@@ -109,21 +109,12 @@ with leading as materialized (
             where x.domain = :domain and x.gate = s.gate and x.seq <> s.seq)
         and not exists (select 1 from commandbus_limit r where r.domain = :domain and r.gate <> 's')
         and not exists (select 1 from commandbus_partition p where p.domain = :domain))
-select h.seq, h.priority, h.attempts, h.crashes, h.releases, c.command_type, c.command_id, c.data,
-    c.correlation_id, c.causation_id, c.reply_to, c.max_attempts, c.created_at, c.expires_at,
-    c.unique_key is not null, c.tags, c.headers, c.batch_id, c.due_at, h.available_at, l.seq
+select l.seq, h.seq, h.priority, h.attempts, h.crashes, h.releases, h.available_at, {command_of_head}
 from leading l
 join commandbus_held h on h.seq in (select x.seq from commandbus_held x
     where x.domain = :domain and x.gate = l.gate order by x.priority, x.seq
     limit min(:chain, :followers / (select count(*) from leading)))
-left join commandbus_command c on c.seq = h.seq
-    and typeof(c.command_id) = 'blob' and length(c.command_id) = 16
-    and typeof(c.correlation_id) = 'blob' and length(c.correlation_id) = 16
-    and (c.causation_id is null or typeof(c.causation_id) = 'blob' and length(c.causation_id) = 16)
-    and (c.batch_id is null or typeof(c.batch_id) = 'blob' and length(c.batch_id) = 16)
-    and typeof(c.command_type) = 'text' and typeof(c.data) = 'text'
-    and (c.max_attempts is null or typeof(c.max_attempts) = 'integer')
-    and (c.expires_at is null or typeof(c.expires_at) = 'integer')
+left join commandbus_command c on c.seq = h.seq and {sound}
 order by l.place, h.priority, h.seq
 
 -- name: unhold

@@ -1,17 +1,14 @@
 -- name: records
 -- Everything known about commands. A row without outcome and without a place in a queue is running.
-select c.seq, c.domain, c.command_type, c.command_id, c.data, c.correlation_id, c.causation_id,
-    c.reply_to, c.priority, c.max_attempts, c.created_at, c.due_at, c.expires_at, c.unique_key,
-    c.tags, c.headers,
-    o.status, o.attempts, o.crashes, o.lease_id, o.worker, o.started_at, o.finished_at, o.result,
-    o.error, o.reason,
+select c.seq, c.created_at, c.due_at, o.status, o.attempts, o.crashes, o.lease_id, o.worker, o.started_at,
+    o.finished_at, o.result, o.error, o.reason,
     coalesce(q.attempts, s.attempts, h.attempts), coalesce(q.crashes, s.crashes, h.crashes),
     coalesce(q.available_at, s.due_at, h.available_at),
     p.percent, p.message, p.at,
     case when o.seq is null then (select a.details from commandbus_audit a
         where a.seq = c.seq and a.kind in ('FAILED', 'WORKER_LOST', 'MOVED_TO_TSQ')
         order by a.id desc limit 1) end,
-    c.batch_id, c.group_key, c.requires
+    c.domain, c.command_type, c.command_id, c.data, c.correlation_id, c.priority, {c_optional}
 
 -- name: requests
 -- What operators ask of workers now, as one text: it changes with every request.

@@ -145,9 +145,8 @@ known as materialized (
     select t.queue_id, t.place, t.priority, t.msg_id, t.read_ct,
         case when c.seq is null then 0 else commandbus.pgmq_count(t.token ->> 2) end as crashes,
         case when c.seq is null then 0 else commandbus.pgmq_count(t.token ->> 3) end as releases,
-        c.seq, c.command_type, c.command_id, c.data, c.correlation_id, c.causation_id, c.reply_to,
-        c.max_attempts, c.created_at, c.tags, c.headers, c.batch_id, c.expires_at,
-        c.due_at, c.unique_key is not null as keyed,
+        c.seq, c.command_type, c.command_id, c.data, c.correlation_id, c.created_at, c.expires_at,
+        c.due_at, c.unique_key is not null as keyed, {c_claimed},
         d.any and exists (select 1 from commandbus.outcome o where o.seq = c.seq) as ended
     from carried t cross join doubtful d left join lateral (
         select * from commandbus.command c
@@ -161,14 +160,13 @@ leased as (
             filter (where k.read_ct > 0 or k.crashes > 0 or k.releases > 0 or k.keyed)
     from known k cross join moment m where k.seq is not null and not k.ended having count(*) > 0
     returning lease_id)
-select k.queue_id, k.msg_id, k.ended, k.priority, k.read_ct, k.crashes,
-    case when k.seq is null then case k.queue_id @all text_of@ end end,
-    k.seq, l.lease_id, m.now, k.priority, k.read_ct, k.crashes, k.releases, k.keyed,
-    k.command_type, k.command_id, k.data, nullif(k.correlation_id, k.command_id), k.causation_id,
-    k.reply_to, k.max_attempts, k.created_at, k.tags, k.headers, k.batch_id,
-    k.expires_at <= m.now, m.now - k.due_at, 0
-from known k cross join moment m left join leased l on true
-order by k.place, k.msg_id
+select c.queue_id, c.msg_id, c.ended, c.priority, c.read_ct, c.crashes,
+    case when c.seq is null then case c.queue_id @all text_of@ end end,
+    c.seq, l.lease_id, m.now, c.priority, c.read_ct, c.crashes, c.releases, c.keyed,
+    c.expires_at <= m.now, m.now - c.due_at, 0, c.command_type,
+    c.command_id, c.data, nullif(c.correlation_id, c.command_id), c.created_at, {c_claimed}
+from known c cross join moment m left join leased l on true
+order by c.place, c.msg_id
 
 -- name: suspects_left
 -- As the engine's own claim leaves them. A message that became visible by time while its command is still
@@ -241,7 +239,7 @@ from read_@queue@ r offset 0)
 
 -- name: text_of
 when @queue@ then (select json_build_array(q.message::text, q.headers::text,
-    commandbus.pgmq_moment(least(q.enqueued_at, clock_timestamp())))::text from @table@ q where q.msg_id = k.msg_id)
+    commandbus.pgmq_moment(least(q.enqueued_at, clock_timestamp())))::text from @table@ q where q.msg_id = c.msg_id)
 
 -- name: first_visible
 -- The first messages that a claim would take, with the open commands that they carry.
