@@ -93,8 +93,8 @@ def test_a_sender_can_execute_no_function_but_those_that_send(sender: str) -> No
     with psycopg.connect(sender) as connection:
         rows = connection.execute(f"{allowed} and has_function_privilege(oid, 'execute')").fetchall()
     assert {row[0] for row in rows} == {
-        "send", "send_commands", "holders_of", "known_among", "pending_in", "bucket_of", "drain_bucket",
-        "lock_capacity",
+        "send", "send_commands", "send_plain", "holders_of", "known_among", "pending_in", "bucket_of",
+        "drain_bucket", "lock_capacity",
     }  # fmt: skip
 
 

@@ -27,11 +27,11 @@ from commandbus.engines.memory.limits import MemoryGates
 from commandbus.engines.memory.processes import MemoryProcesses
 from commandbus.engines.memory.reads import MemoryReads
 from commandbus.engines.memory.state import Domain, Entry, Lease, State, Stored
-from commandbus.errors import DuplicateCommandError, QueueFull
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.batching import tally
 from commandbus.store.capabilities import Capabilities
 from commandbus.store.deaths import KEPT_SECONDS, HeldCommand, Witness, plan_rescued, unknown_death
+from commandbus.store.inserting import Key, added_by_domain, admit, check_room, plan_insert
 from commandbus.store.op import Op, Wake, autocommit
 from commandbus.store.records import (
     CLAIMED,
@@ -74,59 +74,43 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
 
     @autocommit
     def insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
-        state, now = self._state, self._clock()
-        added: dict[str, int] = {}
-        keys: dict[tuple[str, str], UUID] = {}
-        ids: set[tuple[str, UUID]] = set()
-        results: list[Inserted] = []
-        new: list[NewCommand] = []
+        now = self._clock()
+        admitted = admit(commands, *self._known(commands))
+        pending = self._check_capacity(admitted.new, capacity)
+        first = self._state.last_seq + 1
+        plan = plan_insert(enumerate(admitted.new, first), now, {})
+        for row in plan.rows:
+            self._add(*row)
+        yield from plan.wakes()
+        return with_pending(admitted.results, commands, pending)
+
+    def _known(self, commands: Sequence[NewCommand]) -> tuple[dict[Key, UUID], set[tuple[UUID, str]]]:
+        """Who holds the unique keys of commands, and which of them were sent before."""
+        state = self._state
+        holders: dict[Key, UUID] = {}
+        known: set[tuple[UUID, str]] = set()
         for command in commands:
             domain, command_id = command.domain, command.command_id
-            if domain in state.by_id.get(command_id, ()) or (domain, command_id) in ids:
-                raise DuplicateCommandError(domain, command_id)
+            if domain in state.by_id.get(command_id, ()):
+                known.add((command_id, domain))
             if command.unique_key is not None:
-                key = (domain, command.unique_key)
-                held = state.unique.get(key)
-                holder = state.commands[held].command.command_id if held else keys.get(key)
-                if holder is not None:
-                    results.append(Inserted(holder, duplicate=True))
-                    continue
-                keys[key] = command_id
-            ids.add((domain, command_id))
-            added[domain] = added.get(domain, 0) + 1
-            new.append(command)
-            results.append(Inserted(command_id, duplicate=False))
-        pending = self._check_capacity(added, capacity)
-        wakes: dict[str, float | None] = {}
-        for command in new:
-            due_in = self._add(command, now)
-            known = wakes.get(command.domain, due_in)
-            wakes[command.domain] = None if not due_in or not known else min(due_in, known)
-        everyone = {command.domain for command in new if command.requires is not None}
-        for domain, soonest in wakes.items():
-            yield Wake(domain, soonest, domain in everyone)
-        return with_pending(results, commands, pending)
+                held = state.unique.get((domain, command.unique_key))
+                if held:
+                    holders[domain, command.unique_key] = state.commands[held].command.command_id
+        return holders, known
 
-    def _check_capacity(self, added: dict[str, int], capacity: Capacity) -> dict[str, int]:
+    def _check_capacity(self, new: Sequence[NewCommand], capacity: Capacity) -> dict[str, int]:
         """How many will be waiting in each domain, where that is counted."""
-        pending: dict[str, int] = {}
-        if capacity.pending_max is not None:
-            for name, count in added.items():
-                waiting = len(self._state.look_at(name).waiting)
-                pending[name] = waiting + count
-                if pending[name] > capacity.pending_max:
-                    raise QueueFull(
-                        f"Domain {name!r} holds {waiting} waiting commands; {count} more "
-                        f"would exceed its capacity of {capacity.pending_max}. Try again later, or "
-                        "add workers."
-                    )
-        return pending
+        if capacity.pending_max is None:
+            return {}
+        return {
+            name: check_room(name, len(self._state.look_at(name).waiting), count, capacity.pending_max)
+            for name, count in added_by_domain(new).items()
+        }
 
-    def _add(self, command: NewCommand, now: int) -> float | None:
+    def _add(self, seq: int, command: NewCommand, now: int, due_at: int) -> None:
         state = self._state
-        state.last_seq += 1
-        seq = state.last_seq
-        due_at = now + command.delay if command.due_at is None else command.due_at
+        state.last_seq = seq
         state.commands[seq] = Stored(seq, command, now, due_at, command.data)
         state.by_id.setdefault(command.command_id, {})[command.domain] = seq
         if command.unique_key is not None:
@@ -134,7 +118,6 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
         if state.journal.active:
             state.journal.note(lambda: self._forget(seq))
         self._enqueue(seq, Entry(seq, 0, 0, 0, due_at), now)
-        return (due_at - now) / SECOND if due_at > now else None
 
     def _forget(self, seq: int) -> None:
         """As if it had never been sent."""

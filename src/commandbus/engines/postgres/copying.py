@@ -10,13 +10,11 @@ from typing import Any
 
 from commandbus.domain.limits import KEY_PREFIX
 from commandbus.engines.postgres.arrays import texts
+from commandbus.store.inserting import Row
 from commandbus.store.records import OPTIONAL, NewCommand
 
 TOUCHED_MAX = 50
 """Groups that one touch is about."""
-
-Row = tuple[int, NewCommand, int, int]
-"""A sequence, its command, and in microseconds when it was sent and is due."""
 
 # Sizes and values of columns in the binary format; a row begins with the number of its columns.
 _PLAIN_COLUMNS = 9

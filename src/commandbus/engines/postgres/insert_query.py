@@ -21,6 +21,7 @@ from commandbus.engines.postgres.templates import (
     compile_query,
     optional,
 )
+from commandbus.store.columns import listed
 from commandbus.store.records import OPTIONAL, NewCommand
 
 _OPTIONAL: dict[str, Column] = {
@@ -118,9 +119,12 @@ def plain_silent(command: NewCommand) -> tuple[Any, ...]:
 def functions(schema: str) -> str:
     """The functions that contain the statement, for roles without rights on tables."""
     found = parts(schema, "insert.sql")
+    own = parts(schema, "functions.sql")
     query = compile_query(
-        parts(schema, "functions.sql").functions,
+        own.functions,
         [COMMANDS],
+        problem=own.problem,
+        plainly_null=listed(OPTIONAL, "i."),
         signature=", ".join(["text"] * len(COMMANDS.names) + ["text", "boolean"]),
         insert=found.insert_commands,
         places=found.insert_places,

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from itertools import repeat
 from uuid import UUID
 
-from commandbus.domain.limits import first_gate
 from commandbus.domain.moment import SECOND
 from commandbus.engines.postgres.arrays import integers, numbers, texts
 from commandbus.engines.postgres.context import Context, Part
 from commandbus.engines.postgres.copying import (
-    Row,
     command_line,
     held_line,
     is_plain,
@@ -36,6 +34,14 @@ from commandbus.engines.postgres.insert_query import (
 from commandbus.engines.postgres.limits import Limits
 from commandbus.engines.postgres.statements import ORIGIN, BinaryCopy, Coalescing, Copy
 from commandbus.errors import DuplicateCommandError, QueueFull
+from commandbus.store.inserting import (
+    Key,
+    Row,
+    added_by_domain,
+    admit,
+    check_room,
+    plan_insert,
+)
 from commandbus.store.op import Op, Read, Statement, Wake, autocommit, scalar
 from commandbus.store.records import Capacity, Inserted, NewCommand, with_pending
 
@@ -131,46 +137,38 @@ class Sender(Part):
     def _insert_statement(
         self, commands: Sequence[NewCommand], announce: bool, kind: type[Statement]
     ) -> Statement:
-        many, single = self._insert_query(commands)
+        many, single, plain = self._insert_query(commands)
         pack = many.announced if announce else many.silent
-        if single is None:
+        if plain is not None and len(commands) == 1 and is_plain(commands[0]):
+            single, pack_single = plain, plain_announced if announce else plain_silent
+        elif single is None:
             single, pack_single = many.sql, many.alone_announced if announce else many.alone_silent
-        elif len(commands) == 1 and is_plain(commands[0]):
-            single = self._sql.insert_plain
-            pack_single = plain_announced if announce else plain_silent
         else:
             pack_single = one_announced if announce else one_silent
         statement = Coalescing(many.sql, commands, pack=pack, single=single, pack_single=pack_single)
         return statement if kind is Coalescing else Statement(*statement.plain())
 
-    def _insert_query(self, commands: Sequence[NewCommand]) -> tuple[Insert, str | None]:
-        """The statement for any number of commands, and a quicker one for a single one, if any."""
-        return self._limited_inserts if self._context.limited else self._inserts
+    def _insert_query(self, commands: Sequence[NewCommand]) -> tuple[Insert, str | None, str | None]:
+        """The statement for any number of commands, and quicker ones for a single one and for a single
+        plain one, if any."""
+        inserts = self._limited_inserts if self._context.limited else self._inserts
+        return *inserts, self._sql.insert_plain
 
     def _check_capacity(self, commands: Sequence[NewCommand], pending_max: int) -> Op[dict[str, int]]:
         """How many will be waiting in each domain; those whose key is taken are not added."""
         for domain in sorted({command.domain for command in commands}):
             yield Statement(self._sql.lock_capacity, (domain,))
         held = yield from self._holders([c for c in commands if c.unique_key is not None])
-        new: dict[str, int] = {}
-        keys: set[tuple[str, str | None]] = set(held)
-        for command in commands:
-            key = (command.domain, command.unique_key)
-            if command.unique_key is None or key not in keys:
-                new[command.domain] = new.get(command.domain, 0) + 1
-                keys.add(key)
         pending: dict[str, int] = {}
-        for domain, count in new.items():
+        for domain, count in added_by_domain(admit(commands, held).new).items():
             waiting = yield from self._count_pending(domain, pending_max + 1)
-            pending[domain] = waiting + count
-            if pending[domain] > pending_max:
+            try:
+                pending[domain] = check_room(domain, waiting, count, pending_max)
+            except QueueFull:
                 # A repeated send adds nothing: it is reported as a duplicate, however full the queue
                 # is.
                 yield from self._refuse_known(commands)
-                raise QueueFull(
-                    f"Domain {domain!r} holds {waiting} waiting commands; {count} more would exceed "
-                    f"its capacity of {pending_max}. Try again later, or add workers."
-                )
+                raise
         return pending
 
     def _count_pending(self, domain: str, limit: int) -> Op[int]:
@@ -184,7 +182,7 @@ class Sender(Part):
             if (command.command_id, command.domain) in known:
                 raise DuplicateCommandError(command.domain, command.command_id)
 
-    def _holders(self, commands: Sequence[NewCommand]) -> Op[dict[tuple[str, str | None], UUID]]:
+    def _holders(self, commands: Sequence[NewCommand]) -> Op[dict[Key, UUID]]:
         """The commands that hold the unique keys of these, where there are any."""
         if not commands:
             return {}
@@ -228,41 +226,15 @@ class Sender(Part):
                 ),
             )
             left_out = {seq for seq, _ in keyed} - {seq for (seq,) in rows}
-        kept: list[Row] = []
-        ready: list[Row] = []
-        later: list[Row] = []
-        held: list[tuple[str, Row]] = []
-        gated: set[tuple[str, str | None]] = set()
-        due_ins: list[tuple[int | None, int]] = []
-        for seq, command in zip(seqs, commands, strict=True):
-            if seq in left_out:
-                due_ins.append((None, 0))
-                continue
-            due_at = now + command.delay if command.due_at is None else command.due_at
-            due_ins.append((seq, due_at - now))
-            row = (seq, command, now, due_at)
-            kept.append(row)
-            gate = None
-            if limited or command.group_key is not None or command.requires is not None:
-                gate = first_gate(
-                    gates.get(command.domain, ()),
-                    command.command_type,
-                    command.group_key,
-                    command.requires,
-                )
-            if gate is not None:
-                gated.add((command.domain, command.requires))
-            if gate is not None and due_at <= now:
-                held.append((gate, row))
-            else:
-                (ready if due_at <= now else later).append(row)
-        yield Copy(self._sql.copy_commands, kept, render=command_line)
-        yield from self._copy_places(ready, later)
-        if gated:
-            yield from self._copy_held(held, gated, now)
-        tagged = any(requires is not None for _, requires in gated)
-        yield from self._announce_copied(commands, _soonest(commands, due_ins), tagged)
-        return [seq is not None for seq, _ in due_ins]
+        new = [(seq, c) for seq, c in zip(seqs, commands, strict=True) if seq not in left_out]
+        plan = plan_insert(new, now, gates)
+        yield Copy(self._sql.copy_commands, plan.rows, render=command_line)
+        yield from self._copy_places(plan.ready, plan.later)
+        if plan.gated:
+            yield from self._copy_held(plan.held, plan.gated, now)
+        yield from self._announce_copied(plan.soonest, bool(plan.everyone))
+        yield from plan.wakes()
+        return [seq not in left_out for seq in seqs]
 
     def _copy_plain(self, commands: list[NewCommand], seqs: list[int], now: int) -> Op[list[bool]]:
         """The same for commands that nothing can hold back, in fewer steps."""
@@ -270,20 +242,18 @@ class Sender(Part):
         yield BinaryCopy(self._sql.copy_plain, rows, render=plain_row(now))
         yield from self._copy_plain_places(rows, now)
         soonest = dict.fromkeys([command.domain for command in commands], 0)
-        yield from self._announce_copied(commands, soonest, tagged=False)
+        yield from self._announce_copied(soonest, tagged=False)
+        yield from _wakes(commands, soonest)
         return [True] * len(commands)
 
     def _copy_plain_places(self, rows: list[Row], now: int) -> Op[None]:
         yield BinaryCopy(self._sql.copy_plain_places, rows, render=plain_place(now))
 
-    def _announce_copied(
-        self, commands: list[NewCommand], soonest: dict[str, int], tagged: bool
-    ) -> Op[None]:
-        waits = integers([max(0, due_in) for due_in in soonest.values()])
+    def _announce_copied(self, soonest: dict[str, int], tagged: bool) -> Op[None]:
+        waits = integers(soonest.values())
         yield Statement(
             self._sql.announce, (texts(soonest), waits, ORIGIN, self._context.notify, tagged)
         )
-        yield from _wakes(commands, soonest)
 
     def _copy_held(
         self, held: list[tuple[str, Row]], gated: set[tuple[str, str | None]], now: int

@@ -14,7 +14,6 @@ from uuid import UUID
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import FINAL, CommandStatus
-from commandbus.domain.limits import first_gate
 from commandbus.domain.moment import SECOND, Clock
 from commandbus.engines.sqlite.departing import SqliteDeparting
 from commandbus.engines.sqlite.documents import SqliteDocuments
@@ -41,6 +40,14 @@ from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.batching import tally
 from commandbus.store.capabilities import Capabilities
 from commandbus.store.deaths import plan_rescued
+from commandbus.store.inserting import (
+    Admitted,
+    Key,
+    added_by_domain,
+    admit,
+    check_room,
+    plan_insert,
+)
 from commandbus.store.op import Op, Statement, Wake, repeatable, scalar
 from commandbus.store.records import (
     Capacity,
@@ -91,7 +98,8 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
 
     def insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
         now = self._clock()
-        results, new = yield from self._without_held_keys(commands)
+        admitted = yield from self._admitted(commands)
+        new = admitted.new
         ((last, limited),) = yield Statement(SQL.last_seq)
         first = last + 1
         gates = (yield from self._gates_of(c.domain for c in new)) if limited else {}
@@ -101,99 +109,57 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
             # A repeated send adds nothing: it is reported as a duplicate, however full the queue is.
             yield from self._name_duplicate(new, first)
             raise
-        rows, ready, later, keys = [], [], [], []
-        held: dict[str, list[tuple[str, Waiting]]] = {}
-        places: set[tuple[str, str]] = set()
-        gated: set[str] = set()
-        wakes: dict[str, float | None] = {}
-        for seq, command in enumerate(new, first):
-            due_at = now + command.delay if command.due_at is None else command.due_at
-            rows.append(command_params(seq, command, now, due_at))
-            gate = first_gate(
-                gates.get(command.domain, ()), command.command_type, command.group_key, command.requires
-            )
-            if gate is not None:
-                gated.add(command.domain)
-                if command.requires is not None:
-                    places.add((command.domain, command.requires))
-            if command.unique_key is not None:
-                keys.append((command.domain, command.unique_key, seq))
-            if due_at <= now:
-                if gate is None:
-                    ready.append((command.domain, command.priority, seq, due_at))
-                else:
-                    waiting = Waiting(command.priority, seq, 0, 0, 0, due_at)
-                    held.setdefault(command.domain, []).append((gate, waiting))
-                wakes[command.domain] = None
-            else:
-                later.append((command.domain, due_at, seq))
-                soonest = wakes.setdefault(command.domain, (due_at - now) / SECOND)
-                if soonest is not None:
-                    wakes[command.domain] = min(soonest, (due_at - now) / SECOND)
+        plan = plan_insert(enumerate(new, first), now, gates)
         try:
+            rows = [command_params(*row) for row in plan.rows]
             yield Statement(SQL.insert_command, rows, many=True)
         except UniqueViolation:
             yield from self._name_duplicate(new, first)
             raise
         for statement, params in (
-            (SQL.insert_queue, ready),
-            (SQL.insert_scheduled, later),
-            (SQL.hold_key, keys),
-            (SQL.ensure_domain, [(domain,) for domain in wakes]),
-            (GATES.mark_gated, [(domain,) for domain in gated]),
-            (GATES.ensure_partition, list(places)),
+            (SQL.insert_queue, [(c.domain, c.priority, seq, due) for seq, c, _, due in plan.ready]),
+            (SQL.insert_scheduled, [(c.domain, due, seq) for seq, c, _, due in plan.later]),
+            (SQL.hold_key, plan.keys),
+            (SQL.ensure_domain, [(domain,) for domain in plan.soonest]),
+            (GATES.mark_gated, [(domain,) for domain in {domain for domain, _ in plan.gated}]),
+            (GATES.ensure_partition, [tagged for tagged in plan.gated if tagged[-1] is not None]),
         ):
             if params:
                 yield Statement(statement, params, many=True)
+        held: dict[str, list[tuple[str, Waiting]]] = {}
+        for gate, (seq, command, _, due_at) in plan.held:
+            waiting = Waiting(command.priority, seq, 0, 0, 0, due_at)
+            held.setdefault(command.domain, []).append((gate, waiting))
         for domain, waiting_rows in held.items():
             yield from self._hold(domain, waiting_rows, now)
-        everyone = {domain for domain, _ in places}
-        for domain, soonest in wakes.items():
-            yield Wake(domain, soonest, domain in everyone)
-        return with_pending(results, commands, pending)
+        yield from plan.wakes()
+        return with_pending(admitted.results, commands, pending)
 
-    def _without_held_keys(
-        self, commands: Sequence[NewCommand]
-    ) -> Op[tuple[list[Inserted], list[NewCommand]]]:
-        """The results so far, and the commands that are really to be added."""
-        results: list[Inserted] = []
-        new: list[NewCommand] = []
-        held: dict[tuple[str, str | None], Inserted] = {}
-        ids: set[tuple[bytes, str]] = set()
+    def _admitted(self, commands: Sequence[NewCommand]) -> Op[Admitted]:
+        """The commands that are really to be added."""
+        holders: dict[Key, UUID] = {}
+        known: set[tuple[UUID, str]] = set()
         for command in commands:
-            key = (command.domain, command.unique_key)
-            if command.unique_key is not None:
-                if key not in held:
-                    rows = yield Statement(SQL.key_holder, key)
-                    if rows:
-                        held[key] = Inserted(as_id(scalar(rows)), duplicate=True)
-                own_id = (command.command_id.bytes, command.domain)
-                if key in held:
-                    # A repeated send is recognised by its id first, whichever command holds the key.
-                    if own_id in ids or (yield Statement(SQL.has_id, (*own_id, _SEQ_MAX))):
-                        raise DuplicateCommandError(command.domain, command.command_id)
-                    results.append(held[key])
-                    continue
-                ids.add(own_id)
-                held[key] = Inserted(command.command_id, duplicate=True)
-            new.append(command)
-            results.append(Inserted(command.command_id, duplicate=False))
-        return results, new
+            if command.unique_key is None:
+                continue
+            rows = yield Statement(SQL.key_holder, (command.domain, command.unique_key))
+            if not rows:
+                continue
+            holders[command.domain, command.unique_key] = as_id(scalar(rows))
+            own_id = (command.command_id.bytes, command.domain, _SEQ_MAX)
+            if (yield Statement(SQL.has_id, own_id)):
+                known.add((command.command_id, command.domain))
+        return admit(commands, holders, known)
 
     def _check_capacity(self, new: Sequence[NewCommand], capacity: Capacity) -> Op[dict[str, int]]:
         """How many will be waiting in each domain, where that is counted."""
         pending: dict[str, int] = {}
         if capacity.pending_max is None:
             return pending
-        for domain, count in Counter(command.domain for command in new).items():
+        for domain, count in added_by_domain(new).items():
             wanted = {"domain": domain, "limit": capacity.pending_max + 1}
             waiting = scalar((yield Statement(SQL.count_pending, wanted)))
-            pending[domain] = waiting + count
-            if pending[domain] > capacity.pending_max:
-                raise QueueFull(
-                    f"Domain {domain!r} holds {waiting} waiting commands; {count} more would "
-                    f"exceed its capacity of {capacity.pending_max}. Try again later, or add workers."
-                )
+            pending[domain] = check_room(domain, waiting, count, capacity.pending_max)
         return pending
 
     def _name_duplicate(self, new: Sequence[NewCommand], first: int) -> Op[None]:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from commandbus.domain.moment import as_datetime
-from commandbus.engines.postgres.copying import Row, escaped
+from commandbus.engines.postgres.copying import escaped
+from commandbus.store.inserting import Row
 
 Message = tuple[int, int, Row]
 """Queue and number of a message, and the command that it carries."""

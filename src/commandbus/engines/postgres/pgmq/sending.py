@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from commandbus.domain.limits import Limit
 from commandbus.domain.reply import REPLY_TYPE
 from commandbus.engines.postgres.context import Context
-from commandbus.engines.postgres.copying import Row
 from commandbus.engines.postgres.insert_query import Insert
 from commandbus.engines.postgres.limits import Limits
 from commandbus.engines.postgres.pgmq.base import Kind, Messages
@@ -16,6 +15,7 @@ from commandbus.engines.postgres.pgmq.queues import Queue
 from commandbus.engines.postgres.sending import Sender
 from commandbus.engines.postgres.statements import Coalescing, Copy
 from commandbus.errors import InvalidOperationError, SchemaOutdated
+from commandbus.store.inserting import Row
 from commandbus.store.op import Op, Statement, scalar
 from commandbus.store.records import Capacity, Inserted, NewCommand
 
@@ -59,12 +59,12 @@ class PgmqSender(Sender):
         yield from self._messages.carriers(_kinds(commands))
         return (yield from super()._insert_some(commands, kind))
 
-    def _insert_query(self, commands: Sequence[NewCommand]) -> tuple[Insert, str | None]:
+    def _insert_query(self, commands: Sequence[NewCommand]) -> tuple[Insert, str | None, str | None]:
         if self._context.limited:
             return super()._insert_query(commands)
         found = [self._messages.queues.carrier(*kind) for kind in _kinds(commands)]
         carriers = self._messages.queues.among(queue.queue_id for queue in found if queue is not None)
-        return self._messages.texts.insert(carriers), None
+        return self._messages.texts.insert(carriers), None, None
 
     def _copy_plain_places(self, rows: list[Row], now: int) -> Op[None]:
         yield from self._copy_places(rows, [])

@@ -17,3 +17,7 @@ from commandbus.bucket_of($1::text, substr($2::text, 3))
 
 -- name: fill_bucket
 select commandbus.drain_bucket($1::text, substr($2::text, 3), $3::bigint)
+
+-- name: insert_plain
+select commandbus.send_plain($1::uuid, $2::text, $3::text, $4::text, $5::bigint::integer, $6::text,
+    $7::boolean), 0::bigint

@@ -24,7 +24,7 @@ grant select on commandbus.migration to :sender, :worker, :viewer, :admin;
 
 -- A sender adds commands by functions that check them, and has no right on any other table. It cannot
 -- read payloads, its own included, nor take, repeat or end anything.
-grant execute on function commandbus.send, commandbus.send_commands, commandbus.holders_of,
+grant execute on function commandbus.send, commandbus.send_commands, commandbus.send_plain, commandbus.holders_of,
     commandbus.known_among, commandbus.pending_in, commandbus.bucket_of, commandbus.drain_bucket,
     commandbus.lock_capacity to :sender;
 
