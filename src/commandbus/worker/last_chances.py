@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from commandbus.store.records import Claimed, Settlement
 from commandbus.store.suspects import LAST_CHANCE
 
-HOLD_SECONDS = 0.4
-ALONE_SECONDS = 0.25
+HOLD_SECONDS = 0.2
+ALONE_SECONDS = 0.15
 
 
 class LastChances:
