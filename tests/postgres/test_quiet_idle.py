@@ -92,8 +92,8 @@ def test_an_idle_worker_rests_for_five_minutes(url: str) -> None:
         assert eventually(lambda: is_quiet(worker))
         other.send("orders", "ship", 1)
         eventually(lambda: seen == [1])
-        # A sample follows within a minute, and a report of its memory; over PGMQ the message of a command that ended a moment later
-        # than the last look would have been visible again.
+        # A sample follows within a minute, and a report of its memory; over PGMQ the message of a
+        # command that ended a moment later than the last look would have been visible again.
         assert eventually(lambda: is_quiet(worker, but=("historian", "presence", "claim")), 20)
 
 

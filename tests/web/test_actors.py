@@ -77,7 +77,7 @@ async def requests(bus: CommandBus) -> dict[str, tuple[dict[str, Any], dict[str,
         "post_workers_quiet": ({}, {"workers": ["worker-1"]}),
         "post_workers_resume": ({}, {"workers": ["worker-1"]}),
         "post_workers_concurrency": ({}, {"workers": ["worker-1"], "concurrency": 6}),
-        "post_workers_stop": ({}, WHY | {"host": "node-1"}),
+        "post_workers_stop": ({}, WHY | {"host": "node-2"}),
         "post_breakers_target_open": (target, WHY),
         "post_breakers_target_reset": (target, WHY),
     }
