@@ -372,7 +372,7 @@ class RuntimeWorker(AskedWorker, Generic[Bus]):
             self._engine.hub.wake(domain, None, "chain", besides=self._waiter)
 
     async def _answer_claim(
-        self, claim: Claim, run: Callable[..., Awaitable[ClaimReply]]
+        self, claim: Claim, run: Callable[..., Awaitable[Any]]
     ) -> ClaimAnswered | ClaimFailed:
         """Claim what the core asks for. Every effect answers: after a failure, the core backs off."""
         transactional = self._execution.own_transactions or any(
@@ -395,7 +395,7 @@ class RuntimeWorker(AskedWorker, Generic[Bus]):
         )
         began = time.monotonic()
         try:
-            reply = await run(self._engine.store.claim(request))
+            reply: ClaimReply = await run(self._engine.store.claim(request))
             if in_doubt(reply.claimed):
                 reply = await run(with_requests(self._engine.store, reply), read=True)
         except Exception as error:  # whatever it is, the core decides

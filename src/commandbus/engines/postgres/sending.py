@@ -151,8 +151,8 @@ class Sender(Part):
     def _insert_query(self, commands: Sequence[NewCommand]) -> tuple[Insert, str | None, str | None]:
         """The statement for any number of commands, and quicker ones for a single one and for a single
         plain one, if any."""
-        inserts = self._limited_inserts if self._context.limited else self._inserts
-        return *inserts, self._sql.insert_plain
+        many, single = self._limited_inserts if self._context.limited else self._inserts
+        return many, single, self._sql.insert_plain
 
     def _check_capacity(self, commands: Sequence[NewCommand], pending_max: int) -> Op[dict[str, int]]:
         """How many will be waiting in each domain; those whose key is taken are not added."""

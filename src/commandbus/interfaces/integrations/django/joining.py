@@ -55,12 +55,12 @@ class DjangoBus(SyncCommandBus):
 
     @property
     def scope(self) -> Scope:
-        found: Scope = self.__dict__["scope"]
-        return replace(found, in_callers_transaction=True) if is_joined(self._alias) else found
+        joined = is_joined(self._alias)
+        return replace(self._scope, in_callers_transaction=True) if joined else self._scope
 
     @scope.setter
     def scope(self, scope: Scope) -> None:
-        self.__dict__["scope"] = scope
+        self._scope = scope
 
 
 def is_joined(alias: str) -> bool:
