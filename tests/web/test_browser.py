@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from commandbus import CommandBus, SendRequest
+from commandbus.interfaces import search
 from commandbus.testing import eventually
 from tests.web import scene
 from tests.web.browser import CHROMIUM, browser
@@ -116,6 +117,17 @@ def test_unsent_input_stays(page: Any, place: Served) -> None:
     assert page.input_value("#retry input[name=reason]") == "not yet"
     assert page.locator("#error details[open]").count() == 0
     place.run(scene.work(place.bus, ("orders",)))
+
+
+def test_a_search_goes_on_until_it_finds(
+    page: Any, place: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "SEARCH_SECONDS", 0.0)
+    monkeypatch.setattr(search, "SCAN_FIRST", 20)
+    page.goto(f"{place.url}/commands?q=data.order:3")
+    page.wait_for_selector("tbody a")
+    assert page.locator("tbody tr").count() == 1
+    page.wait_for_selector("text=Stop searching", state="detached")
 
 
 def test_five_hundred_are_retried_with_a_reason(page: Any, place: Served) -> None:

@@ -174,6 +174,29 @@
     else if (event.key === "k") move(-1);
   });
 
+  // A search that has found nothing so far goes on by itself, piece by piece, until it is stopped.
+  async function searchOn() {
+    const stop = document.createElement("button");
+    stop.type = "button";
+    stop.textContent = "Stop searching";
+    stop.addEventListener("click", () => stop.remove());
+    const next = () => document.querySelector(".more[data-searching] a[rel=next]");
+    next().closest(".more").before(stop);
+    while (next() && stop.isConnected) {
+      const answer = await fetch(next().href).catch(() => null);
+      if (!answer || !answer.ok || !stop.isConnected) break;
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const more = page.querySelector(".more");
+      history.replaceState(null, "", next().href);
+      document.getElementById("chosen").replaceChildren(...page.getElementById("chosen").children);
+      if (more) document.querySelector(".more").replaceWith(more);
+      else document.querySelector(".more").remove();
+      telling(document);
+    }
+    stop.remove();
+  }
+  if (document.querySelector(".more[data-searching] a[rel=next]")) searchOn();
+
   // On a phone the pages are in a row that scrolls; the present one is to be seen.
   const present = document.querySelector(".top nav [aria-current]");
   if (present) present.scrollIntoView({ block: "nearest", inline: "center" });
