@@ -79,7 +79,7 @@ def recordings_of(url: str, recorder: str | None) -> Recordings | None:
 
 class SharedBus:
     """A bus that is open while any thread uses it: in a series of deaths each recovery finds a
-    connection. To connect takes longest of all on a machine whose workers are busy."""
+    connection, instead of making one beside workers that keep the machine busy."""
 
     def __init__(self, url: str) -> None:
         self._url = url
