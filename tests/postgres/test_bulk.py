@@ -12,7 +12,7 @@ from commandbus import SendRequest
 from commandbus.domain.ids import new_id
 from commandbus.engines.postgres import sending
 from commandbus.errors import DuplicateCommandError
-from commandbus.operations import commands
+from commandbus.operations import sending as operation
 from commandbus.sync import SyncCommandBus
 from tests.postgres.database import postgres_configuration
 
@@ -28,7 +28,7 @@ def bus() -> Iterator[SyncCommandBus]:
 @pytest.fixture
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "CHUNK", 300)
-    monkeypatch.setattr(commands, "BLOCK", 300)
+    monkeypatch.setattr(operation, "BLOCK", 300)
 
 
 @pytest.mark.usefixtures("_small_chunks")

@@ -33,7 +33,7 @@ from commandbus.errors import (
     StoreUnavailable,
     TransientCommandError,
 )
-from commandbus.operations import canceling, commands, queues, troubleshooting
+from commandbus.operations import canceling, queues, sending, troubleshooting
 from commandbus.operations.scope import Scope
 from commandbus.settings import BusSettings, WorkerSettings
 from commandbus.store.op import Log, Op, Rows, Statement, Wake, drive
@@ -199,7 +199,7 @@ class World:
         attempts = None if draw < 0.7 else 1 + int(rng.random() * 3)
         expires = now + int(rng.random() * 12 * SECOND) if rng.random() < 0.12 else None
         command_id = self._new_id()
-        op = commands.send(
+        op = sending.send(
             self.scope,
             domain,
             "Work",
@@ -236,7 +236,7 @@ class World:
         if command is None or command.key is not None:
             return
         try:
-            self.run(commands.send(self.scope, command.domain, "Work", command_id=command.command_id))
+            self.run(sending.send(self.scope, command.domain, "Work", command_id=command.command_id))
         except DuplicateCommandError:
             self.oracle.check_record(command)
         else:

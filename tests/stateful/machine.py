@@ -31,7 +31,7 @@ from commandbus.errors import (
     Snooze,
     TransientCommandError,
 )
-from commandbus.operations import canceling, commands, queues, troubleshooting
+from commandbus.operations import canceling, queues, sending, troubleshooting
 from commandbus.store.records import ClaimRequest
 from tests.simulation.oracle import fold
 from tests.stateful.side_by_side import SETTINGS, Delivery, SideBySide
@@ -72,7 +72,7 @@ class Engines(RuleBasedStateMachine):
         self.numbers = 0
         first = [SendRequest(domain, "Work", command_id=self._new_id()) for domain in DOMAINS * 2]
         keyed = SendRequest(DOMAINS[0], "Work", command_id=self._new_id(), unique_key="k")
-        self.both.run(lambda scope: commands.send_many(scope, [*first, keyed]))
+        self.both.run(lambda scope: sending.send_many(scope, [*first, keyed]))
         return multiple(*((request.domain, request.command_id) for request in [*first, keyed]))
 
     def _new_id(self) -> UUID:
@@ -96,7 +96,7 @@ class Engines(RuleBasedStateMachine):
         expires_at = None if expires_in is None else self.both.clock.now + timedelta(seconds=expires_in)
         try:
             result = self.both.run(
-                lambda scope: commands.send(
+                lambda scope: sending.send(
                     scope,
                     domain,
                     "Work",
@@ -123,7 +123,7 @@ class Engines(RuleBasedStateMachine):
             SendRequest(domain, "Work", n, command_id=i, delay=delay) for n, i in enumerate(ids)
         ]
         try:
-            self.both.run(lambda scope: commands.send_many(scope, requests))
+            self.both.run(lambda scope: sending.send_many(scope, requests))
         except QueueFull:
             return multiple()
         return multiple(*((domain, command_id) for command_id in ids))
@@ -133,7 +133,7 @@ class Engines(RuleBasedStateMachine):
         domain, command_id = command
 
         def op(scope):
-            return commands.send(scope, domain, "Work", command_id=command_id, unique_key=key)
+            return sending.send(scope, domain, "Work", command_id=command_id, unique_key=key)
 
         with suppress(DuplicateCommandError, QueueFull):
             assert self.both.run(op).duplicate, "the same id was accepted twice"

@@ -27,7 +27,7 @@ from commandbus.domain.page import Page
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
 from commandbus.operations.actions import record_action, recorded
 from commandbus.operations.canceling import cancel
-from commandbus.operations.commands import LIMIT_MAX, encode_request, query_commands, send_many
+from commandbus.operations.commands import LIMIT_MAX, query_commands
 from commandbus.operations.membership import (
     KIND,
     OPEN,
@@ -37,6 +37,7 @@ from commandbus.operations.membership import (
     require_batch,
 )
 from commandbus.operations.scope import Flow, Scope, Send
+from commandbus.operations.sending import encode_request, send_many
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.documents import Document, readable
 from commandbus.store.op import Op, Wake

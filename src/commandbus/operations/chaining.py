@@ -11,9 +11,9 @@ from commandbus.domain.contract import CommandType
 from commandbus.domain.names import as_text
 from commandbus.domain.process.chain import LINKS_MAX, Chain, ChainState, as_link
 from commandbus.errors import InvalidArgumentError
-from commandbus.operations.commands import encode_request
 from commandbus.operations.processes import ProcessStart, StartProcessResult, start_processes
 from commandbus.operations.scope import Scope
+from commandbus.operations.sending import encode_request
 from commandbus.store.op import Op
 
 

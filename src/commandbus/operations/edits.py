@@ -25,9 +25,10 @@ from commandbus.domain.payload import Unreadable
 from commandbus.domain.priority import Priority, as_priority
 from commandbus.errors import CommandNotFoundError, InvalidArgumentError, InvalidOperationError
 from commandbus.operations.bulk_troubleshooting import BULK_MAX, PAGE
-from commandbus.operations.commands import as_status, find_one, place_of, query_commands, send
+from commandbus.operations.commands import as_status, find_one, place_of, query_commands
 from commandbus.operations.ledger import link_event
 from commandbus.operations.scope import Flow, Scope, Send
+from commandbus.operations.sending import send
 from commandbus.operations.troubleshooting import UNCHANGED, check_edit, encode_edit
 from commandbus.store.columns import among
 from commandbus.store.op import Op

@@ -30,8 +30,9 @@ from commandbus.domain.process.values import (
 from commandbus.domain.process.work import DecisionError
 from commandbus.errors import CommandBusError, CommandNotFoundError, InvalidOperationError
 from commandbus.operations.canceling import call_off
-from commandbus.operations.commands import encode_request, reply_to_sender
+from commandbus.operations.commands import reply_to_sender
 from commandbus.operations.scope import Scope
+from commandbus.operations.sending import encode_request
 from commandbus.store.op import Op
 from commandbus.store.processes import ProcessEventRow, ProcessRow
 from commandbus.store.records import Capacity, NewCommand

@@ -28,9 +28,10 @@ from commandbus.errors import (
     UniqueKeyHeld,
 )
 from commandbus.operations.actions import record_action
-from commandbus.operations.commands import encode_request, reply_to_sender
+from commandbus.operations.commands import reply_to_sender
 from commandbus.operations.pages import list_named
 from commandbus.operations.scope import Scope
+from commandbus.operations.sending import encode_request
 from commandbus.operations.uniqueness import insert_unique
 from commandbus.store.documents import Document, readable
 from commandbus.store.op import Op

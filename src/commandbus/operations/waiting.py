@@ -13,8 +13,9 @@ from commandbus.errors import (
     BusinessRuleException,
     CommandCanceled,
 )
-from commandbus.operations.commands import complete_record, decoded_record, only_one, place_of, send
+from commandbus.operations.commands import complete_record, decoded_record, only_one, place_of
 from commandbus.operations.scope import Await, Flow, Scope, Send
+from commandbus.operations.sending import send
 
 R = TypeVar("R")
 

@@ -18,7 +18,7 @@ Awaited = Coroutine[Any, Any, R]
 
 
 class AwaitedSend(Protocol):
-    """See `commandbus.operations.commands.send`."""
+    """See `commandbus.operations.sending.send`."""
 
     @overload
     def __call__(
@@ -31,7 +31,7 @@ class AwaitedSend(Protocol):
 
 
 class BlockingSend(Protocol):
-    """See `commandbus.operations.commands.send`."""
+    """See `commandbus.operations.sending.send`."""
 
     @overload
     def __call__(self, request: SendRequest[R], /, **options: Unpack[SendOptions]) -> SendResult[R]: ...

@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from commandbus.domain.command import SendRequest, SendResult, TypedRequest
 from commandbus.domain.ids import new_id
-from commandbus.operations.commands import encode_request
 from commandbus.operations.scope import Scope
+from commandbus.operations.sending import encode_request
 
 R = TypeVar("R")
 

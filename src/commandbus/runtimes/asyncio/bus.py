@@ -29,6 +29,7 @@ from commandbus.operations import (
     restarts,
     retention,
     schedules,
+    sending,
     troubleshooting,
     verification,
     waiting,
@@ -53,9 +54,9 @@ class _Sending(Acting):
         send: calls.AwaitedSend
         get_command: calls.AwaitedGet
     else:
-        send = awaiting(commands.send)
+        send = awaiting(sending.send)
         get_command = awaiting(commands.get_command, read=True)
-    send_many = awaiting(commands.send_many)
+    send_many = awaiting(sending.send_many)
     chain = awaiting(chaining.chain)
     cancel = awaiting(canceling.cancel)
     get_process = awaiting(processes.get_process, read=True)

@@ -29,6 +29,7 @@ from commandbus.operations import (
     restarts,
     retention,
     schedules,
+    sending,
     troubleshooting,
     verification,
     waiting,
@@ -53,9 +54,9 @@ class _Sending(Acting):
         send: calls.BlockingSend
         get_command: calls.BlockingGet
     else:
-        send = blocking(commands.send)
+        send = blocking(sending.send)
         get_command = blocking(commands.get_command, read=True)
-    send_many = blocking(commands.send_many)
+    send_many = blocking(sending.send_many)
     chain = blocking(chaining.chain)
     cancel = blocking(canceling.cancel)
     get_process = blocking(processes.get_process, read=True)

@@ -12,7 +12,7 @@ import pytest
 from commandbus.domain.command import Command, SendRequest
 from commandbus.domain.ids import new_id
 from commandbus.domain.lifecycle import CommandStatus
-from commandbus.operations import commands
+from commandbus.operations import sending
 from commandbus.store.op import Op
 from commandbus.store.records import ClaimRequest
 from commandbus.testing.conformance.fixtures import OpenBus
@@ -41,7 +41,7 @@ def taken_and_forgotten(bus: Harness, lease_seconds: float) -> UUID:
     command_id = new_id()
 
     def send_and_claim() -> Op[None]:
-        yield from commands.send(bus.bus.scope, DOMAIN, "ship", command_id=command_id)
+        yield from sending.send(bus.bus.scope, DOMAIN, "ship", command_id=command_id)
         yield from bus.store.claim(ClaimRequest((DOMAIN,), 1, "doomed", lease_seconds))
 
     bus.run(send_and_claim())
