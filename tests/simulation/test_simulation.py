@@ -13,7 +13,7 @@ from tests.tidy.project import ROOT
 
 PARTS = 5
 SEEDS_PER_PART = 1_200
-SEEDS_PER_BUG = 5_000
+SEEDS_PER_BUG = 8_000
 
 
 @pytest.mark.parametrize("part", range(PARTS))
