@@ -328,6 +328,7 @@ MEANINGS = {
     "event": "Only events of this type.",
     "limit": "How many at most.",
     "max_attempts": "Attempts, instead of those of the handler.",
+    "group_key": "Commands of one group run one after another, in the order of their sends.",
     "name": "The name of the schedule.",
     "priority": "`high`, `normal`, `low` or a number; the lower one goes first.",
     "process_id": "The id of the process.",

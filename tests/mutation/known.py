@@ -56,12 +56,12 @@ KNOWN: dict[str, tuple[str, str, str, str]] = {
         "test_wake_ups_arrive_in_any_schema"),
     ),
     "a worker reports a wrong host": (
-        "worker/base.py", "host=socket.gethostname(),", 'host="elsewhere",',
+        "worker/asked.py", "host=socket.gethostname(),", 'host="elsewhere",',
         ("tests/conformance/test_insight.py::"
         "TestWorkers::test_a_running_worker_is_listed_and_a_stopped_one_is_not"),
     ),
     "a worker reports a wrong pid": (
-        "worker/base.py", "pid=os.getpid(),", "pid=1,",
+        "worker/asked.py", "pid=os.getpid(),", "pid=1,",
         ("tests/conformance/test_insight.py::"
         "TestWorkers::test_a_running_worker_is_listed_and_a_stopped_one_is_not"),
     ),

@@ -203,8 +203,9 @@ def test_a_claim_without_chains_takes_what_one_with_them_does(
         with connection.transaction(force_rollback=True):
             rows = connection.execute(MADE[name].encode(), params).fetchall()
             lease = connection.execute("select seqs, unusual::jsonb from commandbus.lease").fetchone()
-        # The number of the lease, the time, and the age by it.
-        answers.append(([(row[0], *row[3:20], row[21]) for row in rows], lease))
+        # All but the number of the lease, the time, and the age by it.
+        kept = [index for index in range(len(rows[0])) if index not in (1, 2, 9)]
+        answers.append(([[row[index] for index in kept] for row in rows], lease))
     assert answers[0] == answers[1]
     assert len(answers[0][0]) == (39 if change == "a gap" else 40)
 

@@ -28,7 +28,7 @@ def bus() -> Iterator[SyncCommandBus]:
 
 def prepared(bus: SyncCommandBus) -> list[str]:
     """What was prepared on the connection that single sends share."""
-    source = bus.engine.session._shared()  # type: ignore[attr-defined]
+    source = bus.engine.session._sources(None).senders  # type: ignore[attr-defined]
     connection = finish(source.getconn())
     source.putconn(connection)
     return list(connection.names)
