@@ -91,6 +91,18 @@ def play(folder: Path, command: list[str], environment: dict[str, str]) -> dict[
         return run(PLAY, folder, environment)
 
 
+def play_on_celery(folder: Path, tries: int = 3) -> dict[str, Any]:
+    """Celery's transport over files loses a message now and then: then the play does not end."""
+    old = folder / f"before-{tries}"
+    old.mkdir()
+    try:
+        return play(old, celery_worker(), write_shop(old, ported=False))
+    except subprocess.TimeoutExpired:
+        if tries == 1:
+            raise
+    return play_on_celery(folder, tries - 1)
+
+
 def run(script: str, folder: Path, environment: dict[str, str]) -> dict[str, Any]:
     played = subprocess.run(
         [sys.executable, "-c", script],
@@ -98,7 +110,7 @@ def run(script: str, folder: Path, environment: dict[str, str]) -> dict[str, Any
         env=environment,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=75,
         check=False,
     )
     log = folder / "worker.log"
@@ -133,16 +145,9 @@ def test_an_application_of_12_tasks_has_equal_results_before_and_after_the_port(
     pytest.importorskip(
         "celery", reason="CELERY IS NOT INSTALLED: the port is not compared; pip install celery"
     )
-    old, new = tmp_path / "before", tmp_path / "after"
-    old.mkdir()
+    new = tmp_path / "after"
     new.mkdir()
-
-    try:
-        on_celery = play(old, celery_worker(), write_shop(old, ported=False))
-    except subprocess.TimeoutExpired:  # Celery's transport over files loses a message now and then
-        again = tmp_path / "again"
-        again.mkdir()
-        on_celery = play(again, celery_worker(), write_shop(again, ported=False))
+    on_celery = play_on_celery(tmp_path)
     environment = write_shop(new, ported=True)
     store = {"COMMANDBUS_URL": f"sqlite:///{new / 'shop.db'}"}
     on_the_bus = play(new, commandbus_worker(), {**environment, **store})
