@@ -12,7 +12,7 @@ from tests.simulation.runner import replay, run_seeds
 from tests.tidy.project import ROOT
 
 PARTS = 5
-SEEDS_PER_PART = 1_200
+SEEDS_PER_PART = 500
 SEEDS_PER_BUG = 8_000
 
 
