@@ -74,14 +74,26 @@ def test_a_worker_of_a_frozen_server_stops_in_its_time(bus: Harness, proxy: Prox
         let_go.set()
 
 
+ASKS = {
+    "idle": None,
+    "claim": r"insert into [^;]*\.lease \(",
+    "service": r"from [^;]*\.lease l where l\.worker <>",
+}
+"""What a router asks when the server stops answering."""
+
+
+@pytest.mark.parametrize("asks", ASKS)
 def test_a_router_of_a_frozen_server_stops_in_its_time(
-    bus: Harness, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    bus: Harness, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, asks: str
 ) -> None:
     monkeypatch.setattr(processes, "SHUTDOWN_SECONDS", 2 * PATIENCE)
-    with bus.run_router(BookTrip, timer_interval=0.1) as router:
-        eventually(lambda: router.metrics.empty > 2)
+    # One that hears announcements is quiet, unless it is told to poll.
+    options = {"poll_interval": 0.1} if asks == "claim" else {}
+    with bus.run_router(BookTrip, **options) as router:
+        eventually(lambda: router.metrics.empty)
+        if pattern := ASKS[asks]:
+            assert proxy.on_statement(pattern, "freeze").sprung.wait(10), "it gets no answer"
         with proxy.frozen():
-            time.sleep(2 * 0.1)  # a statement is on its way, and gets no answer
             began = time.monotonic()
             bus.call(router.stop)
             assert time.monotonic() - began < 2 * PATIENCE + farewell.FAREWELL_SECONDS + LATE

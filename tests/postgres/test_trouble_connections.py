@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from uuid import uuid4
+from functools import partial
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 
 from commandbus import CommandBus, SendRequest
+from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.engines.postgres import listener, watch
 from commandbus.engines.postgres.connections import Checkout
 from commandbus.engines.postgres.pools import CONNECT_SECONDS_MIN
 from commandbus.errors import DuplicateCommandError, PoolExhausted, StoreUnavailable
+from commandbus.store.deaths import NOT_BEGUN
 from commandbus.store.waiting import finish
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing import Configuration
@@ -133,8 +136,21 @@ def test_a_claim_of_unknown_outcome_comes_back_with_the_end_of_its_lease(
             assert trap.count == 1
             eventually(lambda: places(url)["outcome"] == 20)
         assert set(done.runs.values()) == {1}
-        crashes = [bus.get_command(command_id, domain=DOMAIN).crashes for command_id in ids]  # type: ignore[union-attr]
-        assert any(crashes) == (harm == "after"), "only a claim that was made can be lost"
+        lost = [trail for trail in map(partial(audit, bus), ids) if AuditEventType.RELEASED in trail]
+        assert bool(lost) == (harm == "after"), "only a claim that was made can be lost"
+        for trail in lost:
+            released = trail[AuditEventType.RELEASED]
+            assert released.details["reason"] == NOT_BEGUN
+            held = released.timestamp - trail[AuditEventType.RECEIVED].timestamp
+            assert held.total_seconds() >= options["visibility_timeout"], "its lease had not ended"
+        records = [bus.get_command(command_id, domain=DOMAIN) for command_id in ids]
+        assert {record.crashes for record in records if record} == {0}, "none of them had begun"
+
+
+def audit(bus: SyncCommandBus, command_id: UUID) -> dict[AuditEventType, AuditEvent]:
+    """The first event of each type."""
+    events = bus.get_audit_trail(command_id, domain=DOMAIN)
+    return {event.event_type: event for event in reversed(events)}
 
 
 # Cut, frozen, half open.
