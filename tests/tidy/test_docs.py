@@ -179,6 +179,15 @@ def test_the_way_of_a_command_names_files_and_what_is_in_them() -> None:
     assert not missing, report("Name the files and functions as they are called now.", missing)
 
 
+def test_each_decision_has_a_number_of_its_own() -> None:
+    decisions = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    numbers = [int(path.name[:4]) for path in decisions]
+    assert len(numbers) == len(set(numbers))
+    headings = [path.read_text(encoding="utf-8").splitlines()[0] for path in decisions]
+    wrong = [h for n, h in zip(numbers, headings, strict=True) if not h.startswith(f"# {n}. ")]
+    assert wrong == []
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     broken = [
         f"{relative(page)}: {link[0].strip('](,)')}"
