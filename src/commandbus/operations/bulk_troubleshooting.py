@@ -119,6 +119,8 @@ def bulk(
             "Say which: command_ids, at least one of domain, command_type, error_code and group, or "
             "everything."
         )
+    domain = None if domain is None else as_name(domain, "domain")
+    command_type = None if command_type is None else as_name(command_type, "command_type")
     wanted = None if command_ids is None else _named(command_ids)
     if preview and wanted is None and error_code is None and group is None:
         # The store counts them without reading them.

@@ -14,7 +14,7 @@ from commandbus.domain.command import (
     TypedRequest,
 )
 from commandbus.domain.lifecycle import PARKED
-from commandbus.domain.names import as_reason
+from commandbus.domain.names import as_name, as_reason
 from commandbus.domain.page import Page
 from commandbus.domain.payload import Unreadable
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
@@ -53,7 +53,9 @@ def list_troubleshooting(
 
 def count(scope: Scope, domain: str | None = None, command_type: str | None = None) -> Op[int]:
     """How many commands are parked."""
-    return (yield from scope.store.count_parked(domain, command_type))
+    name = None if domain is None else as_name(domain, "domain")
+    kind = None if command_type is None else as_name(command_type, "command_type")
+    return (yield from scope.store.count_parked(name, kind))
 
 
 def operator_retry(

@@ -325,6 +325,16 @@ class RedriveSuite:
             assert (report.matched, report.done) == (matched, 0), conditions
         assert bus.call(bus.troubleshooting.count) == 3
 
+    @pytest.mark.parametrize("preview", [True, False])
+    @pytest.mark.parametrize("name", ["domain", "command_type"])
+    def test_a_name_that_no_database_keeps_is_refused(
+        self, bus: Harness, name: str, preview: bool
+    ) -> None:
+        with pytest.raises(InvalidArgumentError, match=name):
+            self.bulk(bus, "retry", preview=preview, **{name: "a\0"})
+        with pytest.raises(InvalidArgumentError, match=name):
+            bus.call(bus.troubleshooting.count, **{name: "a\0"})
+
     def test_a_group_is_retried_and_the_rest_is_left(self, bus: Harness) -> None:
         for command_type in ("ship", "ship", "bill"):
             park(bus, command_type=command_type)
