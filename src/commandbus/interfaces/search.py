@@ -117,7 +117,7 @@ class BoundedSearch:
         self.found += kept[:left]
         self.next = str(kept[left - 1].sequence) if len(kept) > left else page.next
         spent = time.monotonic() - self._began
-        is_full = self._keep is None and len(page) >= STEP  # reading, rather than searching
+        is_full = len(kept) >= STEP  # all that was read is shown: reading, rather than searching
         self._over = self.exhausted or (spent > self._seconds and not is_full)
         # What fits into the time that is left, by the speed so far.
         faster = int(self._scan * max(1.0, self._seconds / max(spent, 0.001)))

@@ -137,10 +137,10 @@ class Reads:
         shown = search.shown.items()
 
         def keep(record: CommandRecord) -> bool:
-            hidden = self.redaction.hide(record.data)
-            return all(is_at(hidden, path, text) for path, text in shown) and (
-                search.named or is_own(record)
-            )
+            if not (search.named or is_own(record)):
+                return False
+            hidden = self.redaction.hide(record.data) if shown else None
+            return all(is_at(hidden, path, text) for path, text in shown)
 
         look = BoundedSearch(
             conditions, query.limit, query.after, keep if shown or not search.named else None
