@@ -152,6 +152,7 @@ def bad_requests(command: Command[Any], context: SyncHandlerContext) -> list[str
         lambda: context.progress(101),
         lambda: context.send("replies", "counted", priority="urgent"),
         lambda: context.send("replies", "counted", delay="soon"),  # type: ignore[call-overload]
+        lambda: context.send("replies", "counted", due_at="soon"),  # type: ignore[call-overload]
         lambda: context.bus.get_command("x"),
         lambda: context.provided(int),
         lambda: context.complete(within=None),

@@ -113,7 +113,8 @@ class IsolationSuite:
         expected = (
             "InvalidArgumentError: percent must be between 0 and 100, not 101.",
             "InvalidArgumentError: Unknown priority label 'urgent'",
-            "InvalidArgumentError: An argument has a wrong type: Expected `float | null`, got `str`",
+            "InvalidArgumentError: delay must be seconds or a timedelta, not 'soon'.",
+            "InvalidArgumentError: An argument has a wrong type: ",
             "InvalidOperationError: context.bus.get_command is not there in a child process",
             "PermanentCommandError: [NOT_PROVIDED] int stays in the worker process",
             "InvalidOperationError: context.complete is not possible in a child process",
