@@ -190,6 +190,27 @@ def test_what_has_not_stopped_in_time_is_ended(number: int) -> None:
     assert "aborting: not stopped in time" in noted
 
 
+STOPPED = """
+import time
+from commandbus.interfaces.cli import signals
+
+signals.Signals(lambda timeout: print("asked", timeout, flush=True), 60).drain()
+time.sleep(60)
+"""
+
+
+def test_a_signal_after_the_stop_of_an_operator_still_drains() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for patience in ("None", "None", "0.0"):
+            assert process.stdout.readline() == f"asked {patience}\n"
+            process.send_signal(signal.SIGTERM)
+        _, noted = process.communicate(timeout=20)
+    assert "an operator stops this worker" in noted
+
+
 def test_processes_end_when_their_supervisor_is_killed(
     folder: Path, url: str, bus: SyncCommandBus
 ) -> None:

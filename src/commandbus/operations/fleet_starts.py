@@ -18,6 +18,8 @@ KEPT_SECONDS = 30 * 86_400.0
 LISTED = 500
 DOMAINS_MAX = 50
 
+TRIES_MAX = 20
+"""Workers of a fleet start together, and each counts itself in the same document."""
 _decoder = msgspec.json.Decoder(FleetStart)
 
 
@@ -27,17 +29,19 @@ def minute_of(moment: datetime) -> int:
 
 
 def record_start(scope: Scope, worker: WorkerInfo) -> Op[None]:
-    """Note that a worker was started. Of two at the same moment one may not be counted."""
+    """Note that a worker was started."""
     now = yield from scope.store.now()
     key = f"{minute_of(worker.started_at):012} {worker.version}"
-    present = yield from scope.store.get_document(KIND, key)
-    found = readable([present] if present else [], lambda d: _decoder.decode(d.body))
-    start = found[0] if found else FleetStart(worker.started_at, worker.version, 0, ())
-    domains = sorted({*start.domains, *worker.domains})[:DOMAINS_MAX]
-    start = msgspec.structs.replace(start, workers=start.workers + 1, domains=tuple(domains))
-    version, until = present.version if present else 0, now + int(KEPT_SECONDS * SECOND)
-    body = msgspec.json.encode(start).decode()
-    yield from scope.store.put_document(Document(KIND, key, version, "done", until, body))
+    for _ in range(TRIES_MAX):
+        present = yield from scope.store.get_document(KIND, key)
+        found = readable([present] if present else [], lambda d: _decoder.decode(d.body))
+        start = found[0] if found else FleetStart(worker.started_at, worker.version, 0, ())
+        domains = sorted({*start.domains, *worker.domains})[:DOMAINS_MAX]
+        start = msgspec.structs.replace(start, workers=start.workers + 1, domains=tuple(domains))
+        version, until = present.version if present else 0, now + int(KEPT_SECONDS * SECOND)
+        body = msgspec.json.encode(start).decode()
+        if (yield from scope.store.put_document(Document(KIND, key, version, "done", until, body))):
+            break
     for old in (yield from scope.store.due_documents(KIND)):
         yield from scope.store.delete_document(KIND, old.key)
 

@@ -133,6 +133,9 @@ def _ask(
 ) -> Op[list[str]]:
     because = as_reason(reason)
     chosen = yield from _chosen(scope, workers, domain, host)
+    if action != "stop_worker" and (domain is not None or host is not None):
+        # Of all, those that stop are left alone; a worker that was named is refused below.
+        chosen = [worker for worker in chosen if worker.requested.stop is None] or chosen
     asked = Asked(scope.by, as_datetime((yield from scope.store.now())), because)
     is_new = False
     for worker in chosen:

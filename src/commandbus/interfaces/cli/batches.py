@@ -92,7 +92,7 @@ def list_(
     )
     # An application may choose the ids, by which batches are ordered: an old one may come early.
     page = read_page(look, fetch, field_of("created_at"), ordered=False)
-    return Found.of_page("batches", page, COLUMNS, "no batch matches", order="-created")
+    return Found.of_page("batches", page, COLUMNS, "no batch matches")
 
 
 def find(bus: SyncCommandBus, batch_id: str) -> BatchRecord:

@@ -39,7 +39,7 @@ COLUMNS = (
     Column("name", field_of("name"), keep=True),
     Column("state", _state),
     Column("runtime", field_of("runtime"), wide=True),
-    Column("slots", _slots, right=True),
+    Column("slots", field_of("concurrency"), _slots, right=True),
     Column("children", _children, filled=True),
     Column("domains", lambda worker: ",".join(worker.domains)),
     Column("processes", lambda worker: ",".join(worker.processes), wide=True, filled=True),

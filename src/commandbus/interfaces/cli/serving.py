@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
 import threading
 import time
@@ -46,8 +45,6 @@ class Plan:
         """What is logged while a handler runs names its command, where logs can tell; and a supervisor
         is known to others, which leave a crash of this process to it."""
         worker.supervisor = supervisor()
-        # As the signal that the process would get: what does not end in time is aborted.
-        worker.obey_stop = partial(signal.raise_signal, signal.SIGTERM)
         if self.log_format == "json":
             from commandbus.observe.logs import correlated
 
@@ -116,7 +113,8 @@ async def _serve_asyncio(plan: Plan, registry: HandlerRegistry) -> int:
         try:
             running = loop.create_task(worker.run(until_idle=plan.until_idle))
             tell = partial(tell_loop, loop, begin)
-            Signals(tell, plan.settings.shutdown_timeout, partial(_code, worker, Exit.FAILURE))
+            failure = partial(_code, worker, Exit.FAILURE)
+            worker.obey_stop = Signals(tell, plan.settings.shutdown_timeout, failure).drain
             _hello(worker.name, plan)
             await running
             await asyncio.gather(*stops)
@@ -148,7 +146,8 @@ def _serve_threads(plan: Plan, registry: HandlerRegistry) -> int:
 
         plan.dress(worker)
         with plan.supervision.around(worker):
-            Signals(begin, plan.settings.shutdown_timeout, partial(_code, worker, Exit.FAILURE))
+            failure = partial(_code, worker, Exit.FAILURE)
+            worker.obey_stop = Signals(begin, plan.settings.shutdown_timeout, failure).drain
             _hello(worker.name, plan)
             worker.run(until_idle=plan.until_idle)
     return _goodbye(worker)

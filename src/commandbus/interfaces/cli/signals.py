@@ -34,6 +34,8 @@ DRAINED = 74
 operator stopped it."""
 ABORT_SECONDS = 5.0
 """What has not stopped so long after its patience never will: the process is ended."""
+_ASKED = 0
+"""No signal has this number."""
 
 
 class Signals:
@@ -72,8 +74,19 @@ class Signals:
                 os._exit(self._failure())
             if select.select([self._ear], [], [], None if left == inf else left)[0]:
                 for number in self._ear.recv(64):
-                    if number in HEARD:
+                    if number == _ASKED:
+                        self._asked()
+                    elif number in HEARD:
                         self._received()
+
+    def drain(self) -> None:
+        """As an operator asks for: no signal is counted, so that the first one still drains."""
+        self._mouth.send(bytes([_ASKED]))
+
+    def _asked(self) -> None:
+        if self._count == 0:
+            self._give(None)
+            output.note("draining: an operator stops this worker (a second signal cancels handlers)")
 
     def _received(self) -> None:
         self._count += 1
@@ -90,7 +103,7 @@ class Signals:
     def _give(self, seconds: float | None) -> None:
         """Act before anything is printed: the reader of the output may be gone."""
         patience = self._patience if seconds is None else seconds
-        self._abort_at = time.monotonic() + patience + ABORT_SECONDS
+        self._abort_at = min(self._abort_at, time.monotonic() + patience + ABORT_SECONDS)
         self._stop(seconds)
 
     def _watch_supervisor(self) -> None:

@@ -182,16 +182,20 @@
     stop.addEventListener("click", () => stop.remove());
     const next = () => document.querySelector(".more[data-searching] a[rel=next]");
     next().closest(".more").before(stop);
+    document.body.dataset.livePage = "no"; // as on every page but the first
     while (next() && stop.isConnected) {
       const answer = await fetch(next().href).catch(() => null);
       if (!answer || !answer.ok || !stop.isConnected) break;
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       const more = page.querySelector(".more");
+      const found = page.getElementById("chosen");
+      if (!found) break; // the session has ended
       history.replaceState(null, "", next().href);
-      document.getElementById("chosen").replaceChildren(...page.getElementById("chosen").children);
+      document.getElementById("chosen").replaceChildren(...found.children);
       if (more) document.querySelector(".more").replaceWith(more);
       else document.querySelector(".more").remove();
       telling(document);
+      document.dispatchEvent(new CustomEvent("updated"));
     }
     stop.remove();
   }
