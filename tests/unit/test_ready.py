@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-from commandbus.worker.ready import ReadyQueue
+from commandbus.worker.ready import OVERTAKEN_MAX, ReadyQueue
+
+SEQUENCE = count(1)
 
 
 def commands(*priorities: int, domain: str = "orders", lease_id: int = 1, age: int = 0) -> list[Any]:
     return [
-        SimpleNamespace(priority=each, domain=domain, lease_id=lease_id, age=age, seq=number)
-        for number, each in enumerate(priorities)
+        SimpleNamespace(priority=each, domain=domain, lease_id=lease_id, age=age, seq=next(SEQUENCE))
+        for each in priorities
     ]
 
 
@@ -29,6 +32,18 @@ def test_a_more_urgent_one_overtakes_those_that_were_claimed_before() -> None:
     ready.add(ahead)
     ready.add(later)
     assert list(ready.waiting) == [later[0], ahead[0], ahead[1], later[1], ahead[2]]
+
+
+def test_one_that_was_overtaken_often_enough_is_next() -> None:
+    ready = ReadyQueue()
+    (patient,) = commands(10)
+    ready.add([patient])
+    for number in range(OVERTAKEN_MAX):
+        ready.add(commands(0))
+        assert ready.waiting[0] is not patient, number
+        ready.waiting.popleft()
+    ready.add(commands(0))
+    assert ready.waiting[0] is patient
 
 
 def test_the_least_urgent_one_is_known_after_others_were_taken() -> None:

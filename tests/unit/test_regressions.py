@@ -23,12 +23,14 @@ from commandbus import (
 from commandbus.domain.outcome import Succeeded
 from commandbus.errors import InvalidArgumentError, PayloadError
 from commandbus.operations.schedules import tick
+from commandbus.runtimes import worker as runtime
 from commandbus.services.batch_closer import AGAIN, SWEEP, BatchCloser
 from commandbus.store.records import Claimed, Settlement
 from commandbus.store.wakeup import WakeHub
 from commandbus.sync import SyncCommandBus, SyncTroubleshootingQueue, SyncWorker
 from commandbus.testing.clock import FakeClock
 from commandbus.testing.waiting import eventually
+from commandbus.worker.releases import UNCHECKED
 
 
 class Unfinished(RetryAfter):
@@ -204,3 +206,30 @@ def test_a_bulk_action_whose_store_is_away_says_so(monkeypatch: pytest.MonkeyPat
             queue.bulk("retry", domain="d")
         with pytest.raises(StoreUnavailable):
             bus.cancel_batch(batch_id)
+
+
+def test_what_was_claimed_and_could_not_be_checked_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [StoreUnavailable("the line was cut")]
+    original = runtime.with_requests
+
+    def check(store: Any, reply: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return original(store, reply)
+
+    monkeypatch.setattr(runtime, "with_requests", check)
+    monkeypatch.setattr(runtime, "in_doubt", bool)
+    registry = HandlerRegistry()
+    registry.register("orders", "ship", lambda command, context: None)
+    with SyncCommandBus("memory://") as bus:
+        sent = bus.send("orders", "ship")
+        worker = SyncWorker(bus, "orders", registry, visibility_timeout=600)
+        thread = threading.Thread(target=worker.run, daemon=True)
+        thread.start()
+        try:
+            assert bus.wait(sent, timeout=20).status is CommandStatus.COMPLETED
+        finally:
+            worker.stop()
+            thread.join(20)
+        reasons = [event.details.get("reason") for event in bus.get_audit_trail(sent)]
+    assert UNCHECKED in reasons

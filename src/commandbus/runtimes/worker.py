@@ -8,6 +8,7 @@ import socket
 import time
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar, Unpack
@@ -62,6 +63,7 @@ from commandbus.worker.keeper import LeaseKeeper
 from commandbus.worker.middleware import Middleware
 from commandbus.worker.recorder import OFF, open_recorder
 from commandbus.worker.recordings import Recordings
+from commandbus.worker.releases import UNCHECKED, release
 from commandbus.worker.serving import what_to_serve
 from commandbus.worker.sizing import Sizer
 
@@ -394,12 +396,18 @@ class RuntimeWorker(AskedWorker, Generic[Bus]):
             suspects=claim.suspects,
         )
         began = time.monotonic()
+        reply: ClaimReply | None = None
         try:
-            reply: ClaimReply = await run(self._engine.store.claim(request))
+            reply = await run(self._engine.store.claim(request))
             if in_doubt(reply.claimed):
                 reply = await run(with_requests(self._engine.store, reply), read=True)
         except Exception as error:  # whatever it is, the core decides
+            if reply is not None:  # claimed, and not to begin: others need not wait for the lease
+                back = [release(one, UNCHECKED) for one in reply.claimed]
+                with suppress(Exception):
+                    await run(self._engine.store.settle(back))
             return ClaimFailed(error)
+        assert reply is not None
         if reply.claimed:
             self._engine.hub.disarm(self._waiter)
             self._execution.arrived(reply.claimed)

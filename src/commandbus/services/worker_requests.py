@@ -12,6 +12,8 @@ from commandbus.store.sessions import WORKER_REQUESTS, quiet
 
 SWEEP = 30.0
 """How often to look where requests of other processes are not announced."""
+QUIET_SWEEP = 2.0
+"""The same while the worker is quiet: nothing else makes its process look at the store."""
 
 
 class WorkerRequests:
@@ -25,5 +27,6 @@ class WorkerRequests:
 
     @autocommit
     def work(self, scope: Scope) -> Op[float]:
-        self._tell((yield from request_of(scope, self._worker)))
-        return quiet(scope.store, SWEEP)
+        request = yield from request_of(scope, self._worker)
+        self._tell(request)
+        return quiet(scope.store, SWEEP if request.quiet is None else QUIET_SWEEP)

@@ -16,6 +16,9 @@ from commandbus.store.records import Claimed
 
 T = TypeVar("T")
 
+OVERTAKEN_MAX = 100
+"""So often a command is overtaken at most. Here it does not become older or expire, and no other
+worker can take it."""
 _priority: Callable[[Claimed], int] = attrgetter("priority")
 
 
@@ -28,6 +31,8 @@ class ReadyQueue:
         self._urgency = _priority if ageing is None else _aged(ageing)
         self._last = 0
         """The least urgent one that may be waiting."""
+        self._overtaken: dict[int, int] = {}
+        """How often each that waits was overtaken, by sequence."""
 
     def add(self, claimed: Sequence[Claimed]) -> None:
         """Behind those that are as urgent, before those that are less so."""
@@ -37,12 +42,18 @@ class ReadyQueue:
         last = max(urgencies)
         if not self.waiting:
             self._last = last
+            self._overtaken.clear()
             self.waiting.extend(claimed)
             return
         overtakes = min(urgencies) < self._last
         self._last = max(self._last, last)
         if overtakes:
-            claimed = _in_order([*drained(self.waiting), *claimed], self._urgency)
+            waiting = drained(self.waiting)
+            times = self._overtaken
+            self._overtaken = times = {one.seq: times.get(one.seq, 0) + 1 for one in waiting}
+            first = [one for one in waiting if times[one.seq] > OVERTAKEN_MAX]
+            others = [one for one in waiting if times[one.seq] <= OVERTAKEN_MAX]
+            claimed = [*first, *_in_order([*others, *claimed], self._urgency)]
         self.waiting.extend(claimed)
 
     def withdraw(self, lease_ids: frozenset[int] | None) -> list[Claimed]:

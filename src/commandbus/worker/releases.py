@@ -7,6 +7,7 @@ from commandbus.store.records import Claimed, Settlement
 
 STOPPING = "the worker is stopping"
 STALLED = "held up behind a slow command"
+UNCHECKED = "it is not known whether it was asked to stop"
 OVERTAKEN = "another of its group comes first again"
 
 
