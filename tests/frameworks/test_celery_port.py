@@ -17,8 +17,12 @@ import pytest
 
 SHOP = Path(__file__).with_name("celery_shop") / "shop.py"
 PORTED = "commandbus.interfaces.integrations.celery"
-BEFORE_SETTINGS = """
+BEFORE_SETTINGS = '''
+import time
 from pathlib import Path
+from uuid import uuid4
+from kombu.transport.filesystem import Channel
+from kombu.utils.json import dumps
 folder = Path(__file__).parent
 for name in ("queue", "results", "control"):
     (folder / name).mkdir(exist_ok=True)
@@ -32,7 +36,19 @@ result_backend = f"file://{folder / 'results'}"
 task_serializer = "json"
 task_acks_late = True
 worker_prefetch_multiplier = 1
-"""
+
+
+def put(channel, queue, payload, **options):
+    """Kombu's own lets a reader take a file that is not written yet, and the message is lost."""
+    name = f"{round(time.monotonic() * 1000)}_{uuid4()}.{queue}.msg"
+    whole = folder / "queue" / name
+    part = whole.with_name(f"{name}.part")
+    part.write_text(dumps(payload))
+    part.replace(whole)
+
+
+Channel._put = put
+'''
 AFTER_SETTINGS = """
 from pathlib import Path
 broker_url = f"sqlite:///{Path(__file__).parent / 'shop.db'}"

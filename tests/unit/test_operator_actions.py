@@ -81,7 +81,7 @@ def test_commands_and_addresses_are_unique() -> None:
 def test_every_operation_that_records_an_action_is_in_the_table() -> None:
     """Sends, new batches, starts of processes and programs' declarations have no row; promote moves two
     stores."""
-    others = {"actions", "commands", "declaring", "promotion", "sign_ins"}
+    others = {"actions", "declaring", "sending", "promotion", "sign_ins"}
     others |= {"canceling._ask_to_stop", "schedules._put", "schedules._switch"}
     others |= {"batches._create", "processes._started", "processes._create_batch"}
     others |= {"erasure._erase_piece", "retention.prune_piece", "worker_requests._ask"}

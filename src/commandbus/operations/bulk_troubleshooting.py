@@ -116,11 +116,9 @@ def bulk(
     seconds = as_seconds(patience, "patience")
     if command_ids is None and not any((domain, command_type, error_code, group, everything)):
         raise InvalidArgumentError(
-            "Say which: command_ids, at least one of domain, command_type, error_code and group, or "
-            "everything."
+            "Say which: command_ids, domain, command_type, error_code, group, or everything."
         )
-    domain = None if domain is None else as_name(domain, "domain")
-    command_type = None if command_type is None else as_name(command_type, "command_type")
+    domain, command_type = _checked(domain, "domain"), _checked(command_type, "command_type")
     wanted = None if command_ids is None else _named(command_ids)
     if preview and wanted is None and error_code is None and group is None:
         # The store counts them without reading them.
@@ -153,6 +151,10 @@ def bulk(
                 return BulkReport(len(chosen), done, refused, stopped=True, failed=failed or 0)
             tried = []
     return BulkReport(len(chosen), done, refused, stopped=False)
+
+
+def _checked(name: str | None, what: str) -> str | None:
+    return None if name is None else as_name(name, what)
 
 
 def _named(command_ids: Iterable[CommandRef]) -> set[UUID]:

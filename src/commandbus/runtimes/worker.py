@@ -8,7 +8,6 @@ import socket
 import time
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar, Unpack
@@ -404,8 +403,10 @@ class RuntimeWorker(AskedWorker, Generic[Bus]):
         except Exception as error:  # whatever it is, the core decides
             if reply is not None:  # claimed, and not to begin: others need not wait for the lease
                 back = [release(one, UNCHECKED) for one in reply.claimed]
-                with suppress(Exception):
+                try:
                     await run(self._engine.store.settle(back))
+                except Exception as failure:  # as when the answer to a claim is lost
+                    logger.warning("%d claimed commands wait for their lease: %s", len(back), failure)
             return ClaimFailed(error)
         assert reply is not None
         if reply.claimed:
