@@ -397,9 +397,10 @@ class RuntimeWorker(AskedWorker, Generic[Bus]):
         began = time.monotonic()
         reply: ClaimReply | None = None
         try:
-            reply = await run(self._engine.store.claim(request))
-            if in_doubt(reply.claimed):
-                reply = await run(with_requests(self._engine.store, reply), read=True)
+            made: ClaimReply = await run(self._engine.store.claim(request))
+            reply = made
+            if in_doubt(made.claimed):
+                reply = await run(with_requests(self._engine.store, made), read=True)
         except Exception as error:  # whatever it is, the core decides
             if reply is not None:  # claimed, and not to begin: others need not wait for the lease
                 back = [release(one, UNCHECKED) for one in reply.claimed]
