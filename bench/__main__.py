@@ -131,7 +131,7 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def main() -> int:
+def parser_of_options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description=__doc__,
@@ -157,6 +157,11 @@ def main() -> int:
         help="cores for the server, and for workers and senders, such as 0,1/2,3 (all share all)",
     )
     parser.add_argument("--page", action="store_true", help="write docs/benchmarks.md at the end")
+    return parser
+
+
+def main() -> int:
+    parser = parser_of_options()
     options = parser.parse_args()
     words = [word for word in options.only.split(",") if word]
     scenarios = [word for word in options.scenarios.split(",") if word]
