@@ -17,7 +17,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from commandbus import HandlerRegistry
-from commandbus.interfaces.integrations.fastapi import bus_lifespan, install_error_handlers
+from commandbus.integrations.fastapi import bus_lifespan, install_error_handlers
 from commandbus.sync import SyncCommandBus
 
 STORE = "sqlite:///fastapi_shop.db"

@@ -23,8 +23,8 @@ from django.test import Client
 from shop.models import Order
 from shop.tasks import ship
 
-from commandbus.interfaces.integrations.django.api import task_backends
-from commandbus.interfaces.integrations.django.handling import registry_for
+from commandbus.integrations.django.api import task_backends
+from commandbus.integrations.django.handling import registry_for
 from commandbus.testing import drain
 
 

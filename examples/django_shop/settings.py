@@ -14,7 +14,7 @@ INSTALLED_APPS = [
     "django.contrib.contenttypes",
     "django.contrib.messages",
     "django.contrib.sessions",
-    "commandbus.interfaces.integrations.django",
+    "commandbus.integrations.django",
     "shop",
 ]
 MIDDLEWARE = [
@@ -47,7 +47,7 @@ DATABASES = {
 }
 TASKS = {
     "default": {
-        "BACKEND": "commandbus.interfaces.integrations.django.backend.CommandBusBackend",
+        "BACKEND": "commandbus.integrations.django.backend.CommandBusBackend",
         "OPTIONS": {"DATABASE": "default", "TRANSACTIONAL": True},
     }
 }

@@ -7,8 +7,8 @@ from django.test import TestCase, TransactionTestCase
 from django.urls import path
 
 from commandbus import HandlerRegistry, PermanentCommandError
-from commandbus.interfaces.integrations.django.api import task_backends
-from commandbus.interfaces.integrations.django.handling import registry_for
+from commandbus.integrations.django.api import task_backends
+from commandbus.integrations.django.handling import registry_for
 from commandbus.sync import SyncHandlerContext
 from commandbus.testing import drain
 

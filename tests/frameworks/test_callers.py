@@ -99,7 +99,7 @@ def test_a_send_follows_the_commit_of_a_session_elsewhere(sync_command_bus: Sync
     engine = pytest.importorskip("sqlalchemy").create_engine("sqlite://")
     from sqlalchemy.orm import Session
 
-    from commandbus.interfaces.integrations.sqlalchemy import send_after_commit
+    from commandbus.integrations.sqlalchemy import send_after_commit
 
     bus = sync_command_bus
     with Session(engine) as session:
@@ -122,7 +122,7 @@ def test_a_typed_command_follows_the_commit(sync_command_bus: SyncCommandBus) ->
     engine = pytest.importorskip("sqlalchemy").create_engine("sqlite://")
     from sqlalchemy.orm import Session
 
-    from commandbus.interfaces.integrations.sqlalchemy import send_after_commit
+    from commandbus.integrations.sqlalchemy import send_after_commit
 
     orders = HandlerRegistry("orders")
 
@@ -144,7 +144,7 @@ def test_a_savepoint_that_is_undone_sends_nothing(sync_command_bus: SyncCommandB
     engine = pytest.importorskip("sqlalchemy").create_engine("sqlite://")
     from sqlalchemy.orm import Session
 
-    from commandbus.interfaces.integrations.sqlalchemy import send_after_commit
+    from commandbus.integrations.sqlalchemy import send_after_commit
 
     bus = sync_command_bus
     with Session(engine) as session:
@@ -165,7 +165,7 @@ def test_what_cannot_be_sent_is_refused_before_the_commit(sync_command_bus: Sync
     engine = pytest.importorskip("sqlalchemy").create_engine("sqlite://")
     from sqlalchemy.orm import Session
 
-    from commandbus.interfaces.integrations.sqlalchemy import send_after_commit
+    from commandbus.integrations.sqlalchemy import send_after_commit
 
     with Session(engine) as session:
         with pytest.raises(PayloadError):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 SHOP = Path(__file__).with_name("celery_shop") / "shop.py"
-PORTED = "commandbus.interfaces.integrations.celery"
+PORTED = "commandbus.integrations.celery"
 BEFORE_SETTINGS = '''
 import time
 from pathlib import Path

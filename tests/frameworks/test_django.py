@@ -28,8 +28,8 @@ from django.db import connection, transaction  # noqa: E402
 from django.test import override_settings  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
-from commandbus.interfaces.integrations.django import api, handling  # noqa: E402
-from commandbus.interfaces.integrations.django.backend import CommandBusBackend  # noqa: E402
+from commandbus.integrations.django import api, handling  # noqa: E402
+from commandbus.integrations.django.backend import CommandBusBackend  # noqa: E402
 from tests.frameworks.shop import tasks  # noqa: E402
 from tests.frameworks.shop.settings import DATABASE, TASKS  # noqa: E402
 from tests.tidy.project import ROOT  # noqa: E402

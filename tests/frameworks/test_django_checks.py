@@ -17,7 +17,7 @@ from django.db import connections  # noqa: E402
 from django.test import override_settings  # noqa: E402
 
 from commandbus import HandlerRegistry  # noqa: E402
-from commandbus.interfaces.integrations.django import checks, transactions  # noqa: E402
+from commandbus.integrations.django import checks, transactions  # noqa: E402
 from tests.frameworks.shop.settings import TASKS  # noqa: E402
 
 

@@ -22,8 +22,8 @@ set_up_django()
 
 from django.core.exceptions import ImproperlyConfigured  # noqa: E402
 
-from commandbus.interfaces.integrations.django import location  # noqa: E402
-from commandbus.interfaces.integrations.django.backend import CommandBusBackend  # noqa: E402
+from commandbus.integrations.django import location  # noqa: E402
+from commandbus.integrations.django.backend import CommandBusBackend  # noqa: E402
 
 SITE = """
 import os, sys
@@ -57,12 +57,12 @@ settings.configure(
     INSTALLED_APPS=[
         "django.contrib.admin", "django.contrib.auth", "django.contrib.contenttypes",
         "django.contrib.messages", "django.contrib.sessions",
-        "commandbus.interfaces.integrations.django",
+        "commandbus.integrations.django",
     ],
     DATABASES={{"default": {database!r}}},
     TASKS={{
         "default": {{
-            "BACKEND": "commandbus.interfaces.integrations.django.backend.CommandBusBackend",
+            "BACKEND": "commandbus.integrations.django.backend.CommandBusBackend",
             "OPTIONS": {{
                 "DATABASE": "default", "TRANSACTIONAL": True, "REGISTRIES": ["test_shop.payments"],
                 "RETRY": {{"max_attempts": 1}},

@@ -20,7 +20,7 @@ from starlette.routing import Mount, Route
 
 from commandbus import CommandBus, HandlerRegistry, SendRequest, StoreUnavailable
 from commandbus.errors import ConfigurationError
-from commandbus.interfaces.integrations.fastapi import bus_lifespan, get_bus, install_error_handlers
+from commandbus.integrations.fastapi import bus_lifespan, get_bus, install_error_handlers
 from commandbus.processes import Chain
 
 
@@ -181,7 +181,7 @@ def test_without_the_extra_the_import_names_it() -> None:
     script = """
 import sys
 sys.modules["starlette"] = None
-import commandbus.interfaces.integrations.fastapi
+import commandbus.integrations.fastapi
 """
     run = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False

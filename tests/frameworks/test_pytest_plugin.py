@@ -345,7 +345,7 @@ def test_the_plugin_is_found_and_costs_nothing_until_it_is_used(pytester: pytest
         import sys
 
         def test_nothing_is_imported():
-            assert "commandbus.interfaces.integrations.pytest_plugin" in sys.modules
+            assert "commandbus.integrations.pytest_plugin" in sys.modules
             assert "commandbus.testing" not in sys.modules
             assert "commandbus.runtimes.asyncio.bus" not in sys.modules
 

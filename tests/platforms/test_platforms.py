@@ -46,7 +46,7 @@ tests.platforms.unlike_unix.take_away()
 import importlib, pkgutil, commandbus
 # Django is set up first; textual imports Unix names of other packages here, and works on Windows.
 skipped = (
-    "commandbus.__main__", "commandbus.interfaces.integrations.django", "commandbus.interfaces.cli.tui"
+    "commandbus.__main__", "commandbus.integrations.django", "commandbus.interfaces.cli.tui"
 )
 for module in pkgutil.walk_packages(commandbus.__path__, "commandbus."):
     if not module.name.startswith(skipped):

@@ -139,7 +139,7 @@ async def test_a_send_follows_the_commit_of_an_asyncio_session(url: str) -> None
     from sqlalchemy import text
     from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-    from commandbus.interfaces.integrations.sqlalchemy import send_after_commit
+    from commandbus.integrations.sqlalchemy import send_after_commit
 
     engine = create_async_engine(address, connect_args=socket_of(url))
     async with CommandBus("memory://") as bus, AsyncSession(engine) as session:

@@ -14,7 +14,7 @@ CODE_CALLS = {"__import__", "eval", "exec", "import_module", "import_string"}
 # Django's settings name. A child process imports the modules of handlers that its worker registered.
 OWN_CODE = {
     ("domain/exact.py", "eval"),
-    ("interfaces/integrations/django/handling.py", "import_string"),
+    ("integrations/django/handling.py", "import_string"),
     ("worker/signatures.py", "eval"),
     ("__init__.py", "import_module"),
     ("store/sql_files.py", "import_module"),
@@ -24,7 +24,7 @@ OWN_CODE = {
     ("runtimes/children/child.py", "import_module"),
     ("interfaces/cli/apps.py", "import_module"),
     ("interfaces/cli/lab.py", "import_module"),
-    ("interfaces/integrations/celery/app.py", "import_module"),
+    ("integrations/celery/app.py", "import_module"),
 }
 
 

@@ -27,7 +27,7 @@ from commandbus import (
     Worker,
     command_type,
 )
-from commandbus.interfaces.integrations.celery import AsyncResult, Celery, Task
+from commandbus.integrations.celery import AsyncResult, Celery, Task
 from commandbus.processes import Process, StartProcessResult
 from commandbus.records import CancelBatchResult, CommandType, CreateBatchResult, Reply, SendResult
 from commandbus.runtimes.asyncio.bus import HandlerBus

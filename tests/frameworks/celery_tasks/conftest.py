@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from commandbus.interfaces.integrations.celery import (
+from commandbus.integrations.celery import (
     Celery,
 )
 from commandbus.sync import SyncCommandBus

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from commandbus import CommandBus, Worker
-from commandbus.interfaces.integrations.celery import (
+from commandbus.integrations.celery import (
     Celery,
 )
 from commandbus.sync import SyncWorker

@@ -9,12 +9,12 @@ from uuid import uuid4
 import pytest
 
 from commandbus.errors import DuplicateCommandError, PayloadError
-from commandbus.interfaces.integrations.celery import (
+from commandbus.integrations.celery import (
     Celery,
     NotPortable,
     shared_task,
 )
-from commandbus.interfaces.integrations.celery.exceptions import (
+from commandbus.integrations.celery.exceptions import (
     TaskRevokedError,
 )
 from commandbus.testing import FakeClock, drain

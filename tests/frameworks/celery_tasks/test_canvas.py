@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from commandbus import RetryAfter
-from commandbus.interfaces.integrations.celery import (
+from commandbus.integrations.celery import (
     Celery,
     NotPortable,
     Task,
@@ -16,7 +16,7 @@ from commandbus.interfaces.integrations.celery import (
     chord,
     group,
 )
-from commandbus.interfaces.integrations.celery.exceptions import (
+from commandbus.integrations.celery.exceptions import (
     ChordError,
 )
 from commandbus.sync import SyncTroubleshootingQueue

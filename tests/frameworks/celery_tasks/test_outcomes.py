@@ -8,13 +8,13 @@ from uuid import uuid4
 
 import pytest
 
-from commandbus.interfaces.integrations.celery import (
+from commandbus.integrations.celery import (
     AsyncResult,
     Celery,
     Task,
     chain,
 )
-from commandbus.interfaces.integrations.celery.exceptions import (
+from commandbus.integrations.celery.exceptions import (
     Ignore,
     Reject,
     TaskFailed,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from commandbus.errors import ConfigurationError
-from commandbus.interfaces.integrations import celery
+from commandbus.integrations import celery
 from commandbus.sync import SyncCommandBus
 
 REFUSED = [

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from commandbus import RetryAfter
-from commandbus.interfaces.integrations.celery import (
+from commandbus.integrations.celery import (
     Celery,
     NotPortable,
     Task,
 )
-from commandbus.interfaces.integrations.celery.exceptions import (
+from commandbus.integrations.celery.exceptions import (
     MaxRetriesExceededError,
 )
 from commandbus.testing import FakeClock

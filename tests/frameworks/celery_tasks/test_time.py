@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from commandbus.interfaces.integrations.celery import (
+from commandbus.integrations.celery import (
     Celery,
     Task,
 )
-from commandbus.interfaces.integrations.celery.exceptions import (
+from commandbus.integrations.celery.exceptions import (
     SoftTimeLimitExceeded,
 )
-from commandbus.interfaces.integrations.celery.schedules import crontab
+from commandbus.integrations.celery.schedules import crontab
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing import FakeClock, eventually
 from tests.frameworks.celery_tasks.support import run

@@ -10,11 +10,11 @@ DATABASE = Path(os.environ.get("SHOP_FOLDER") or _own.name) / "shop.db"
 SECRET_KEY = "for tests"
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-INSTALLED_APPS = ["commandbus.interfaces.integrations.django", "tests.frameworks.shop"]
+INSTALLED_APPS = ["commandbus.integrations.django", "tests.frameworks.shop"]
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": DATABASE}}
 TASKS = {
     "default": {
-        "BACKEND": "commandbus.interfaces.integrations.django.backend.CommandBusBackend",
+        "BACKEND": "commandbus.integrations.django.backend.CommandBusBackend",
         "QUEUES": ["default", "mail"],
         "OPTIONS": {
             "DATABASE": "default",

@@ -10,12 +10,12 @@ from django.db.models.signals import post_migrate
 
 
 class CommandBusConfig(AppConfig):  # type: ignore[misc]
-    name = "commandbus.interfaces.integrations.django"
+    name = "commandbus.integrations.django"
     label = "commandbus"
     verbose_name = "Command Bus"
 
     def ready(self) -> None:
-        from commandbus.interfaces.integrations.django.checks import check_settings, check_tables
+        from commandbus.integrations.django.checks import check_settings, check_tables
 
         post_migrate.connect(_create_tables, sender=self)
         checks.register(check_settings, "commandbus")
@@ -25,8 +25,8 @@ class CommandBusConfig(AppConfig):  # type: ignore[misc]
 def _create_tables(using: str, **_: Any) -> None:
     """`migrate` of a database brings the bus in it to this version, a test database's, too."""
     from commandbus.connect import create_administration
-    from commandbus.interfaces.integrations.django import api
-    from commandbus.interfaces.integrations.django.backend import CommandBusBackend
+    from commandbus.integrations.django import api
+    from commandbus.integrations.django.backend import CommandBusBackend
 
     for alias in api.task_backends.settings:
         backend = api.task_backends[alias]

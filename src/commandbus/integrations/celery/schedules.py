@@ -8,7 +8,7 @@ from typing import Any
 
 from commandbus.domain.schedule import Schedule
 from commandbus.errors import ConfigurationError
-from commandbus.interfaces.integrations.celery.places import refused
+from commandbus.integrations.celery.places import refused
 
 Field = int | str | Iterable[int]
 

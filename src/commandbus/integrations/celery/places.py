@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from commandbus.interfaces.integrations.celery.exceptions import NotPortable
+from commandbus.integrations.celery.exceptions import NotPortable
 
 _OURS = (__name__.rpartition(".")[0], "importlib")
 

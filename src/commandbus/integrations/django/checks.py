@@ -13,9 +13,9 @@ from django.db import connections
 
 from commandbus.connect import create_administration
 from commandbus.errors import CommandBusError
-from commandbus.interfaces.integrations.django import api
-from commandbus.interfaces.integrations.django.backend import CommandBusBackend
-from commandbus.interfaces.integrations.django.handling import registry_for
+from commandbus.integrations.django import api
+from commandbus.integrations.django.backend import CommandBusBackend
+from commandbus.integrations.django.handling import registry_for
 
 PATH = f"{CommandBusBackend.__module__}.{CommandBusBackend.__qualname__}"
 

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from commandbus.domain.command import SendOptions
 from commandbus.domain.priority import LABELS
-from commandbus.interfaces.integrations.celery.places import refused
+from commandbus.integrations.celery.places import refused
 
 
 class TaskOptions(TypedDict, total=False):

@@ -21,12 +21,12 @@ from commandbus.domain.ids import new_id
 from commandbus.domain.names import as_name
 from commandbus.domain.retry import RetryPolicy
 from commandbus.errors import CommandBusError, InvalidArgumentError, InvalidOperationError
-from commandbus.interfaces.integrations.django import api
-from commandbus.interfaces.integrations.django.handling import command_type_of, known_task, remember
-from commandbus.interfaces.integrations.django.joining import DjangoBus
-from commandbus.interfaces.integrations.django.location import url_of
-from commandbus.interfaces.integrations.django.results import bus_priority, result_of
-from commandbus.interfaces.integrations.later import prepared
+from commandbus.integrations.django import api
+from commandbus.integrations.django.handling import command_type_of, known_task, remember
+from commandbus.integrations.django.joining import DjangoBus
+from commandbus.integrations.django.location import url_of
+from commandbus.integrations.django.results import bus_priority, result_of
+from commandbus.integrations.later import prepared
 from commandbus.runtimes.threads.bus import SyncBusWithin, SyncCommandBus
 
 R = TypeVar("R")

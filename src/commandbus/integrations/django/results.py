@@ -13,7 +13,7 @@ from commandbus.domain.command import CommandRecord
 from commandbus.domain.failure import Failure
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.priority import LABELS
-from commandbus.interfaces.integrations.django import api
+from commandbus.integrations.django import api
 
 NORMAL = LABELS["normal"]
 

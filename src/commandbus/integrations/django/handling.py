@@ -14,8 +14,8 @@ from django.utils.module_loading import autodiscover_modules, import_string
 
 from commandbus.domain.command import Command
 from commandbus.errors import BusinessRuleException, PermanentCommandError, Snooze
-from commandbus.interfaces.integrations.django import api
-from commandbus.interfaces.integrations.django.transactions import committed_with, with_orm
+from commandbus.integrations.django import api
+from commandbus.integrations.django.transactions import committed_with, with_orm
 from commandbus.worker.handlers import HandlerRegistry
 
 NAME_MAX = 63

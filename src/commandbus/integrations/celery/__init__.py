@@ -1,6 +1,6 @@
 """For applications that come from Celery: its names, on Command Bus.
 
-    from commandbus.interfaces.integrations.celery import Celery, chord, shared_task
+    from commandbus.integrations.celery import Celery, chord, shared_task
 
 Tasks become typed commands, queues domains, groups batches, beat entries schedules. What has no
 equivalent raises NotPortable with the file and line of the user's code and what to write instead.
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from commandbus.interfaces.integrations.celery.app import Celery, current_app, shared_task
-from commandbus.interfaces.integrations.celery.canvas import Signature, chain, chord, group
-from commandbus.interfaces.integrations.celery.exceptions import NotPortable
-from commandbus.interfaces.integrations.celery.places import refused
-from commandbus.interfaces.integrations.celery.result import AsyncResult, GroupResult
-from commandbus.interfaces.integrations.celery.task import Task
+from commandbus.integrations.celery.app import Celery, current_app, shared_task
+from commandbus.integrations.celery.canvas import Signature, chain, chord, group
+from commandbus.integrations.celery.exceptions import NotPortable
+from commandbus.integrations.celery.places import refused
+from commandbus.integrations.celery.result import AsyncResult, GroupResult
+from commandbus.integrations.celery.task import Task
 
 __all__ = [
     "AsyncResult",

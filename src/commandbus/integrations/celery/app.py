@@ -14,13 +14,13 @@ from commandbus.domain.command import CommandRecord, SendRequest
 from commandbus.domain.contract import CommandType
 from commandbus.domain.schedule import Schedule
 from commandbus.errors import CommandBusError, ConfigurationError
-from commandbus.interfaces.integrations.celery import canvas
-from commandbus.interfaces.integrations.celery.conf import Conf
-from commandbus.interfaces.integrations.celery.options import TaskOptions, send_options
-from commandbus.interfaces.integrations.celery.places import caller, refused
-from commandbus.interfaces.integrations.celery.result import AsyncResult
-from commandbus.interfaces.integrations.celery.schedules import when
-from commandbus.interfaces.integrations.celery.task import Task
+from commandbus.integrations.celery import canvas
+from commandbus.integrations.celery.conf import Conf
+from commandbus.integrations.celery.options import TaskOptions, send_options
+from commandbus.integrations.celery.places import caller, refused
+from commandbus.integrations.celery.result import AsyncResult
+from commandbus.integrations.celery.schedules import when
+from commandbus.integrations.celery.task import Task
 from commandbus.runtimes.threads.bus import SyncCommandBus
 from commandbus.worker.context import SyncHandlerContext
 from commandbus.worker.handlers import HandlerRegistry

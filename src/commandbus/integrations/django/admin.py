@@ -23,9 +23,9 @@ from commandbus.domain.command import CommandRecord
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.page import Page
 from commandbus.errors import CommandBusError
-from commandbus.interfaces.integrations.django import api
-from commandbus.interfaces.integrations.django.backend import CommandBusBackend
-from commandbus.interfaces.integrations.django.models import Command
+from commandbus.integrations.django import api
+from commandbus.integrations.django.backend import CommandBusBackend
+from commandbus.integrations.django.models import Command
 from commandbus.interfaces.redaction import Redaction
 
 PAGE = 50

@@ -21,12 +21,12 @@ from commandbus.domain.command import Command, SendRequest
 from commandbus.domain.ids import as_id, new_id
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.errors import DuplicateCommandError, InvalidOperationError, PermanentCommandError
-from commandbus.interfaces.integrations.celery.places import refused
-from commandbus.interfaces.integrations.celery.result import AsyncResult, GroupResult
+from commandbus.integrations.celery.places import refused
+from commandbus.integrations.celery.result import AsyncResult, GroupResult
 
 if TYPE_CHECKING:
-    from commandbus.interfaces.integrations.celery.app import Celery
-    from commandbus.interfaces.integrations.celery.task import Task
+    from commandbus.integrations.celery.app import Celery
+    from commandbus.integrations.celery.task import Task
 
 R = TypeVar("R")
 Step = dict[str, Any]
@@ -194,7 +194,7 @@ def _app_of(members: Sequence[Any]) -> Celery:
         app: Celery | None = one.task.app if isinstance(one, Signature) else getattr(one, "app", None)
         if app is not None:
             return app
-    from commandbus.interfaces.integrations.celery.app import current_app
+    from commandbus.integrations.celery.app import current_app
 
     return current_app()
 

@@ -10,8 +10,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from commandbus.errors import CommandBusError
-from commandbus.interfaces.integrations.django import api
-from commandbus.interfaces.integrations.django.handling import registry_for
+from commandbus.integrations.django import api
+from commandbus.integrations.django.handling import registry_for
 from commandbus.runtimes.threads.worker import SyncWorker
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from commandbus.interfaces.integrations.celery.places import caller, refused
+from commandbus.integrations.celery.places import caller, refused
 
 STORES = ("memory://", "sqlite://", "postgresql://", "postgres://")
 

@@ -19,7 +19,7 @@ try:
     from starlette.responses import JSONResponse
 except ImportError as missing:
     raise ModuleNotFoundError(
-        f"commandbus.interfaces.integrations.fastapi needs the package {missing.name}; "
+        f"commandbus.integrations.fastapi needs the package {missing.name}; "
         "`pip install 'durable-commandbus[fastapi]'` brings it, for Starlette alone [web].",
         name=missing.name,
     ) from None

@@ -11,7 +11,7 @@ import threading
 from contextlib import suppress
 from types import TracebackType
 
-from commandbus.interfaces.integrations.celery.exceptions import SoftTimeLimitExceeded
+from commandbus.integrations.celery.exceptions import SoftTimeLimitExceeded
 
 _raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in.argtypes = (ctypes.c_ulong, ctypes.py_object)

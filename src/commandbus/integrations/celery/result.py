@@ -14,8 +14,8 @@ from commandbus.domain.cause import running
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.errors import InvalidOperationError
-from commandbus.interfaces.integrations.celery import exceptions
-from commandbus.interfaces.integrations.celery.exceptions import (
+from commandbus.integrations.celery import exceptions
+from commandbus.integrations.celery.exceptions import (
     ChordError,
     TaskFailed,
     TaskRevokedError,
@@ -23,7 +23,7 @@ from commandbus.interfaces.integrations.celery.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from commandbus.interfaces.integrations.celery.app import Celery
+    from commandbus.integrations.celery.app import Celery
 
 R = TypeVar("R")
 
@@ -69,7 +69,7 @@ class AsyncResult(Generic[R]):
     def app(self) -> Celery:
         """The app whose bus has the task."""
         if self._app is None:
-            from commandbus.interfaces.integrations.celery.app import current_app
+            from commandbus.integrations.celery.app import current_app
 
             self._app = current_app()
         return self._app

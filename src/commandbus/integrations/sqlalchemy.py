@@ -14,7 +14,7 @@ from sqlalchemy.util import await_only
 
 from commandbus.domain.command import SendOptions, SendRequest, SendResult, as_request
 from commandbus.errors import ConfigurationError
-from commandbus.interfaces.integrations.later import prepared
+from commandbus.integrations.later import prepared
 from commandbus.runtimes.asyncio.bus import CommandBus
 from commandbus.runtimes.threads.bus import SyncCommandBus
 

@@ -29,25 +29,25 @@ from commandbus.errors import (
     Snooze,
     TransientCommandError,
 )
-from commandbus.interfaces.integrations.celery import canvas
-from commandbus.interfaces.integrations.celery.conf import Conf
-from commandbus.interfaces.integrations.celery.exceptions import (
+from commandbus.integrations.celery import canvas
+from commandbus.integrations.celery.conf import Conf
+from commandbus.integrations.celery.exceptions import (
     Ignore,
     MaxRetriesExceededError,
     Reject,
     Retry,
 )
-from commandbus.interfaces.integrations.celery.options import aware, bus_priority, check_task_options
-from commandbus.interfaces.integrations.celery.places import refused
-from commandbus.interfaces.integrations.celery.result import FAILURE, SUCCESS, AsyncResult, EagerResult
-from commandbus.interfaces.integrations.celery.timing import SoftLimit
+from commandbus.integrations.celery.options import aware, bus_priority, check_task_options
+from commandbus.integrations.celery.places import refused
+from commandbus.integrations.celery.result import FAILURE, SUCCESS, AsyncResult, EagerResult
+from commandbus.integrations.celery.timing import SoftLimit
 from commandbus.worker.context import SyncHandlerContext
 from commandbus.worker.handlers import HandlerRegistry
 from commandbus.worker.options import HandlerOptions
 from commandbus.worker.signatures import described, is_async
 
 if TYPE_CHECKING:
-    from commandbus.interfaces.integrations.celery.app import Celery
+    from commandbus.integrations.celery.app import Celery
 
 P = ParamSpec("P")
 R = TypeVar("R")
