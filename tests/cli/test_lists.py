@@ -145,6 +145,22 @@ def test_a_page_between_two_moments_neither_repeats_nor_skips(ordered: bool) -> 
     assert seen == [moment for moment in MOMENTS if since <= moment < until]
 
 
+def test_rare_matches_are_read_in_large_pieces_also_when_the_page_is_nearly_full() -> None:
+    """Batches are not in order of time: between two that match may be thousands that do not."""
+    reads: list[int] = []
+    mixed = [MOMENTS[0] if n % 400 == 0 else MOMENTS[-1] for n in range(4_000)]
+
+    def fetch(*, after: str | None, limit: int) -> Page[datetime]:
+        reads.append(limit)
+        begin = int(after or 0)
+        return Page(mixed[begin : begin + limit], str(begin + limit) if begin + limit < 4_000 else None)
+
+    look = Look(None, MOMENTS[10], None, 6)  # type: ignore[arg-type]
+    page = read_page(look, fetch, lambda moment: moment, ordered=False)
+    assert (list(page), page.next) == ([MOMENTS[0]] * 6, "2001")
+    assert len(reads) <= 2_001 / 500 + 2, reads
+
+
 def watching(url: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*PROGRAM, *arguments],

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SKIPPED = 500
-"""So many rows are read at a time while all of them are newer than --until."""
+PIECE = 500
+"""So many rows are read at a time between --since and --until, which most of them may be outside of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +107,15 @@ def read_page(
     Reads until the page is full or everything was looked at; with `ordered`, moments only become
     older, and the first that is past --since is the end."""
     found: list[Any] = []
-    after, skipping, looks = look.after, ordered and look.until is not None, 0
+    after, looks = look.after, 0
     with output.working("reading") as tell:
         while True:
-            page = fetch(after=after, limit=SKIPPED if skipping else look.limit - len(found))
+            page = fetch(after=after, limit=PIECE if look.has_bounds else look.limit)
             looks += len(page)
-            if skipping:
-                if page.next is not None and all(look.is_ahead(moment(row)) for row in page):
-                    after = page.next
-                    tell(f"{looks:,} are newer than --until")
-                else:
-                    skipping = False  # read again, in pieces that end with the page that is shown
-                continue
+            places = [place for place, row in enumerate(page, 1) if look.covers(moment(row))]
+            left = look.limit - len(found)
+            if len(places) > left:  # read again as far as it is shown, for the cursor behind that
+                page = fetch(after=after, limit=places[left - 1])
             found += look.choose(page, moment)
             after = page.next
             if ordered and page and look.is_past(moment(page[-1])):
