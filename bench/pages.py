@@ -57,10 +57,15 @@ PROCESS = (
     " finished_at"
 )
 TABLES = {"command": COMMAND, "outcome": OUTCOME, "queue": QUEUE, "process": PROCESS}
-ERROR = json.dumps(
-    {"kind": "PERMANENT", "code": "NO_SUCH_CITY", "message": "not on the map",
-     "exception": "commandbus.errors.PermanentCommandError", "frame": "app.py:12 in ship"}
-)  # fmt: skip
+CODES = ("NO_SUCH_CITY", "TIMEOUT", "CARD_DECLINED")
+
+
+def error(seq: int) -> str:
+    """As a handler raises it: the message names its case, so no two are equal."""
+    return json.dumps(
+        {"kind": "PERMANENT", "code": CODES[seq % 3], "message": f"order {seq}: {seq % 999} refused",
+         "exception": "commandbus.errors.PermanentCommandError", "frame": "app.py:12 in ship"}
+    )  # fmt: skip
 
 
 def rows(count: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -83,9 +88,12 @@ def rows(count: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
             yield "process", (process, saga, domain, status, 5, "{}", "{}", created, created, ended)
         if seq % Mix.parked_every == 0:
             parked = "IN_TROUBLESHOOTING_QUEUE"
-            yield "outcome", (seq, parked, 3, 0, 1, "w-1", created, created + 9_000, ERROR, "PERMANENT")
+            yield (
+                "outcome",
+                (seq, parked, 3, 0, 1, "w-1", created, created + 9_000, error(seq), "PERMANENT"),
+            )
         elif seq % 97 == 0:
-            yield "outcome", (seq, "FAILED", 1, 0, 1, "w-1", created, created + 9_000, ERROR, None)
+            yield "outcome", (seq, "FAILED", 1, 0, 1, "w-1", created, created + 9_000, error(seq), None)
         elif seq < count * 0.7:
             yield (
                 "outcome",
@@ -157,7 +165,9 @@ def pages(count: int, batch: str) -> list[str]:
     process = uuid.UUID(int=(1 << 101) + count // 10 * 10)
     place = f"/commands/{DOMAINS[parked % 4]}/{uuid.UUID(int=(1 << 100) + parked)}"
     found = ["/", "/domains", "/domains/orders", "/commands", "/troubleshooting",
-             "/troubleshooting?domain=orders", "/commands/retry?everything=on", "/?span=7d",
+             "/troubleshooting?domain=orders", "/commands/retry?everything=on",
+             "/troubleshooting?groups=2",
+             "/commands/retry?group=0", "/commands/retry?q=error:TIMEOUT", "/?span=7d",
              "/batches", batch, "/processes", "/processes?status=COMPLETED",
              "/processes?status=WAITING_FOR_TROUBLESHOOTING", "/processes?process_type=saga1",
              f"/processes/{process}", "/schedules", "/send", "/workers",

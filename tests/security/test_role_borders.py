@@ -27,7 +27,7 @@ CHANGED_BY_WORKERS = {
 ADDED_BY_WORKERS = {"command", "outcome", "audit", "domain", "partition"}
 READ_BY_WORKERS = {"limit_rule", "migration"}
 KEPT_FROM_ADMINS = {"migration", "ledger_mark"}
-VIEWERS_FUNCTIONS = {"now_us", "partition_of", "as_jsonb", "ended_sessions"}
+VIEWERS_FUNCTIONS = {"now_us", "partition_of", "as_jsonb", "group_parked", "ended_sessions"}
 
 
 @pytest.fixture(scope="module")

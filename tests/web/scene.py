@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -109,6 +110,13 @@ async def fill(bus: CommandBus, *, parked: int = 0) -> None:
             SendRequest("orders", "ship", {"order": n, "city": "Atlantis"}) for n in range(parked)
         )
         await work(bus)
+
+
+async def park(bus: CommandBus) -> UUID:
+    """One more parked command."""
+    sent = await bus.send("orders", "ship", {"order": 1, "city": "Atlantis"})
+    await work(bus, ("orders",))
+    return sent.command_id
 
 
 async def work(

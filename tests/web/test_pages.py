@@ -8,7 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from commandbus import CommandBus, HandlerRegistry, TroubleshootingQueue, Worker
+from commandbus import (
+    CommandBus,
+    HandlerRegistry,
+    PermanentCommandError,
+    TroubleshootingQueue,
+    Worker,
+)
+from commandbus.interfaces.web.failure_groups import FRESH_SECONDS_MAX
 from commandbus.operations.presence import report_worker
 from commandbus.operations.restarts import record_restart
 from commandbus.records import WorkerInfo, WorkerRestart
@@ -21,6 +28,52 @@ async def test_every_page_tells_beside_the_menu_how_many_wait_for_a_person() -> 
         await saga.drive(bus)
         for place in ("/", "/processes", "/audit"):
             assert '<b>1<span class="unseen"> parked</span></b>' in (await client.get(place)).text
+
+
+async def test_failure_groups_are_shown_ten_at_a_time_with_the_true_count_of_all() -> None:
+    async with CommandBus("memory://") as bus, visitor(bus) as client:
+        registry = HandlerRegistry()
+        for number in range(23):
+
+            async def fail(command: Any, context: Any, number: int = number) -> None:
+                raise PermanentCommandError(f"CODE_{number:02}", "refused")
+
+            registry.register("orders", f"ship{number}", fail)
+            for _ in range(number + 1):
+                await bus.send("orders", f"ship{number}")
+        await scene.work(bus, ("orders",), registry)
+        page = (await client.get("/troubleshooting")).text
+        assert "<b>276</b> commands wait for a person, in 23 groups" in page
+        assert shown_codes(page) == [f"CODE_{number:02}" for number in range(22, 12, -1)]
+        assert 'href="/troubleshooting?groups=2">13 smaller groups</a>' in page
+        page = (await client.get("/troubleshooting?groups=3")).text
+        assert shown_codes(page) == ["CODE_02", "CODE_01", "CODE_00"]
+        assert 'href="/troubleshooting?groups=2">Larger groups</a>' in page
+        assert (await client.get("/troubleshooting?groups=0")).status_code == 422
+
+
+def shown_codes(page: str) -> list[str]:
+    return re.findall(r'<b class="mono">(CODE_\d+)</b>', page)
+
+
+async def test_a_count_of_groups_is_kept_for_a_moment_and_not_past_an_action() -> None:
+    async with CommandBus("memory://") as bus, visitor(bus) as client:
+        queue, groups = TroubleshootingQueue(bus), "/api/v1/troubleshooting/groups"
+
+        first, second = await scene.park(bus), await scene.park(bus)
+        known = (await client.get(groups)).json()
+        assert known["count"] == 2
+        place = f"/api/v1/commands/orders/{first}/retry"
+        assert (await client.post(place, json={"reason": "mended"})).status_code == 200
+        counted = (await client.get(groups)).json()
+        assert counted["count"] == 1, "an action of this dashboard is counted at once"
+        await queue.operator_retry(second, reason="by another program")
+        deadline = asyncio.get_running_loop().time() + FRESH_SECONDS_MAX + 2
+        while (later := (await client.get(groups)).json())["count"]:
+            assert later["counted_at"] == counted["counted_at"], "kept, and of the moment that it says"
+            assert asyncio.get_running_loop().time() < deadline
+            await asyncio.sleep(0.05)
+        assert later["counted_at"] > counted["counted_at"]
 
 
 async def test_an_empty_store_shows_how_to_begin_instead_of_empty_charts() -> None:

@@ -120,9 +120,16 @@ def bulk(
         )
     domain, command_type = _checked(domain, "domain"), _checked(command_type, "command_type")
     wanted = None if command_ids is None else _named(command_ids)
-    if preview and wanted is None and error_code is None and group is None:
-        # The store counts them without reading them.
-        parked: int = yield scope.store.count_parked(domain, command_type)
+    if preview and wanted is None:  # the store counts them without reading them
+        if error_code is None and group is None:
+            parked: int = yield scope.store.count_parked(domain, command_type)
+        else:
+            found: list[FailureGroup] = yield group_failures(scope, domain, command_type)
+            parked = sum(
+                one.count
+                for one in found
+                if error_code in (None, one.error_code) and group in (None, one.fingerprint)
+            )
         return BulkReport(parked if limit is None else min(parked, limit), 0, 0, stopped=False)
     chosen = [
         record

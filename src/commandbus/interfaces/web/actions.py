@@ -90,8 +90,13 @@ class OperatorApi(Reads):
     async def _run(self, call: Any, who: Account) -> Any:
         bus = await self.stores.acting()
         result = await carry_out(bus, who.name, call, (awaiting, awaiting_flow))
-        self.figures.forget()
+        self._forget()
         return result
+
+    def _forget(self) -> None:
+        """Something was changed here, so the next page must show it."""
+        self.figures.forget()
+        self.failure_groups.forget()
 
     async def _unmasked(self, action: Action, given: Given) -> Given:
         """Masks left in an edited document stand for the values that they hide; they are refused in
@@ -130,5 +135,5 @@ class OperatorApi(Reads):
         }
         sender = {"sent_by": who.name}
         result = await bus.send(body.domain, body.command_type, body.data, headers=sender, **options)
-        self.figures.forget()
+        self._forget()
         return Sent(result.command_id, result.domain, result.duplicate)

@@ -76,6 +76,8 @@ READS: tuple[Endpoint, ...] = (
              lambda d, a: d.command(a.path["domain"], a.path["command_id"])),
     Endpoint("GET", "/troubleshooting", "Parked commands, newest first.", v.Trouble,
              lambda d, a: d.troubleshooting(a.query), query=v.TroubleQuery),
+    Endpoint("GET", "/troubleshooting/count", "How many commands are parked.", v.Parked,
+             lambda d, a: d.parked()),
     Endpoint("GET", "/troubleshooting/groups", "Parked commands by how they failed.", v.Groups,
              lambda d, a: d.groups(a.query), query=v.TroubleQuery),
     Endpoint("GET", "/batches", "Batches, newest first.", v.Batches,

@@ -52,6 +52,8 @@ PARKED_SECONDS = 60.0
 
 ROWS = 30
 """Rows of a list with long entries: some ten screens of a phone."""
+GROUPS = 10
+"""Failure groups of a page, the largest first."""
 RECENT = timedelta(minutes=10)
 """Bulk actions of so long ago are listed beside what is parked."""
 PREFERENCES = {"theme": ("light", "dark"), "times": ("local", "utc")}
@@ -259,10 +261,15 @@ class Pages:
         }
 
     async def troubleshooting(self, request: Request, who: Account) -> Content:
-        query, now = _query(request, v.TroubleQuery, ROWS), datetime.now(UTC)
+        query, now = _query(request, v.TroublePageQuery, ROWS), datetime.now(UTC)
+        groups = await self.desk.groups(query)
+        end = query.groups * GROUPS
         return "troubleshooting.html", {
             "query": query,
-            "groups": await self.desk.groups(query),
+            "groups": groups,
+            "shown": groups.groups[end - GROUPS : end],
+            "left": len(groups.groups) - end,
+            "age": (now - groups.counted_at).total_seconds(),
             "page": await self.desk.troubleshooting(query),
             "domains": sorted(await self.desk.figures.now()),
             "of_many": [a for a in table.ACTIONS if a.many and a.many.everything],

@@ -34,6 +34,7 @@ from commandbus.errors import (
 from commandbus.interfaces.redaction import Redaction
 from commandbus.interfaces.search import BoundedSearch, is_at, is_own, parse_search
 from commandbus.interfaces.web import schemas as v
+from commandbus.interfaces.web.failure_groups import FailureGroups
 from commandbus.interfaces.web.health import attention_of, domain_view
 from commandbus.interfaces.web.stores import Stores
 from commandbus.interfaces.web.timeseries import Figures
@@ -67,6 +68,7 @@ class Reads:
         self.stores = stores
         self.redaction = redaction
         self.figures = Figures(stores)
+        self.failure_groups = FailureGroups(stores)
         self._examined: tuple[float, list[Finding]] | None = None
 
     async def overview(self) -> v.Overview:
@@ -233,15 +235,16 @@ class Reads:
         cases = await queue.list_cases(page)
         return v.Trouble(self.listed(page), list(cases), page.next, count)
 
+    async def parked(self) -> v.Parked:
+        return v.Parked(await self._parked(None))
+
     async def _parked(self, domain: str | None) -> int:
         """From the figures, which need not count."""
         samples = await self.figures.now()
         return sum(sample.parked for name, sample in samples.items() if domain in (None, name))
 
     async def groups(self, query: v.TroubleQuery) -> v.Groups:
-        queue = TroubleshootingQueue(await self.stores.reading())
-        groups = await queue.group_failures(query.domain or None, query.command_type or None)
-        return v.Groups(groups, sum(group.count for group in groups))
+        return await self.failure_groups.get(query.domain, query.command_type)
 
     async def batches(self, query: v.BatchesQuery) -> v.Batches:
         bus = await self.stores.reading()

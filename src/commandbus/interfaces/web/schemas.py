@@ -44,6 +44,11 @@ class TroubleQuery(Struct, frozen=True):
     limit: PageSize = 50
 
 
+class TroublePageQuery(TroubleQuery, frozen=True):
+    groups: Annotated[int, Meta(ge=1, le=100_000)] = 1
+    """Which page of the groups, from 1."""
+
+
 class BatchesQuery(Struct, frozen=True):
     domain: Text | None = None
     after: Cursor | None = None
@@ -206,11 +211,18 @@ class Trouble(Struct, frozen=True):
     count: int
 
 
+class Parked(Struct, frozen=True):
+    """How many commands of all domains are parked, a second ago at most."""
+
+    count: int
+
+
 class Groups(Struct, frozen=True):
-    """All parked commands by how they failed; `count` of them in all."""
+    """All parked commands by how they failed; `count` of them in all, at most five seconds ago."""
 
     groups: list[FailureGroup]
     count: int
+    counted_at: datetime
 
 
 class Batches(Struct, frozen=True):

@@ -313,8 +313,13 @@ class RedriveSuite:
     def test_a_preview_changes_nothing(self, bus: Harness) -> None:
         for command_type in ("ship", "ship", "bill"):
             park(bus, command_type=command_type)
+        group = bus.call(bus.troubleshooting.group_failures)[0].fingerprint
         for matched, conditions in (
             (3, {"domain": DOMAIN}),
+            (2, {"group": group}),
+            (1, {"group": group, "limit": 1}),
+            (0, {"group": group, "command_type": "bill"}),
+            (0, {"group": group, "error_code": "ANOTHER"}),
             (2, {"command_type": "ship"}),
             (2, {"domain": DOMAIN, "limit": 2}),
             (3, {"error_code": bus.query()[0].error_code}),

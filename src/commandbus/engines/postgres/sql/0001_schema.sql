@@ -363,6 +363,38 @@ exception when data_exception or statement_too_complex then
     return null;
 end $$;
 
+-- Parked commands by how they failed. One attempt for all errors: to guard each of them costs as much as
+-- the rest of the query. No group is complete before every error was read, so the first attempt returns all
+-- groups or none.
+create function commandbus.group_parked(domain text, command_type text)
+    returns table (n bigint, oldest bigint, newest bigint, example bigint)
+    language plpgsql stable
+as $$
+#variable_conflict use_column
+begin
+    begin
+        return query
+        select count(*) as n, min(o.finished_at) as oldest, max(o.finished_at) as newest,
+            max(o.seq) as example
+        from commandbus.outcome o join commandbus.command c on c.seq = o.seq
+        cross join lateral (select o.error::jsonb as document offset 0) e
+        where o.status = 'IN_TROUBLESHOOTING_QUEUE' and ($1 is null or c.domain = $1)
+            and ($2 is null or c.command_type = $2)
+        group by c.domain, c.command_type, e.document -> 'code', e.document -> 'exception',
+            e.document -> 'place';
+    exception when data_exception or statement_too_complex then
+        return query
+        select count(*) as n, min(o.finished_at) as oldest, max(o.finished_at) as newest,
+            max(o.seq) as example
+        from commandbus.outcome o join commandbus.command c on c.seq = o.seq
+        cross join lateral (select commandbus.as_jsonb(o.error) as document offset 0) e
+        where o.status = 'IN_TROUBLESHOOTING_QUEUE' and ($1 is null or c.domain = $1)
+            and ($2 is null or c.command_type = $2)
+        group by c.domain, c.command_type, e.document -> 'code', e.document -> 'exception',
+            e.document -> 'place';
+    end;
+end $$;
+
 -- Holds a lock until the end of the transaction; false when it is not free and not to be waited for.
 create function commandbus.lock_mutex(the_name text, patient boolean) returns boolean
     language plpgsql volatile security definer set search_path = pg_catalog, pg_temp

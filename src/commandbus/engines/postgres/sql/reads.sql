@@ -90,17 +90,9 @@ where o.status = 'IN_TROUBLESHOOTING_QUEUE' and ($1::text is null or c.domain = 
     and ($2::text is null or c.command_type = $2::text)
 
 -- name: group_parked
-with grouped as (select count(*) as n, min(o.finished_at) as oldest, max(o.finished_at) as newest,
-        max(o.seq) as example
-    from commandbus.outcome o join commandbus.command c on c.seq = o.seq
-    cross join lateral (select commandbus.as_jsonb(o.error) as document offset 0) e
-    where o.status = 'IN_TROUBLESHOOTING_QUEUE' and ($1::text is null or c.domain = $1::text)
-        and ($2::text is null or c.command_type = $2::text)
-    group by c.domain, c.command_type, e.document -> 'code', e.document -> 'exception',
-        e.document -> 'place')
 select c.domain, c.command_type, g.n, g.oldest, g.newest, c.command_id, o.error
-from grouped g join commandbus.command c on c.seq = g.example
-join commandbus.outcome o on o.seq = g.example
+from commandbus.group_parked($1::text, $2::text) g
+join commandbus.command c on c.seq = g.example join commandbus.outcome o on o.seq = g.example
 
 -- name: overdue
 -- Parked for long, and not reported since.

@@ -83,7 +83,7 @@ create policy worker_adds on commandbus.audit for insert to :worker
 -- A viewer reads everything and changes nothing.
 grant select on all tables in schema :schema to :viewer;
 grant execute on function commandbus.now_us, commandbus.partition_of, commandbus.as_jsonb,
-    commandbus.ended_sessions to :viewer;
+    commandbus.group_parked, commandbus.ended_sessions to :viewer;
 
 -- An admin is an operator: may change and purge all data, but no table.
 grant select, insert, update, delete, truncate on all tables in schema :schema to :admin;
