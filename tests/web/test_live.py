@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from commandbus import CommandBus, SendRequest
+from commandbus import CommandBus, SendRequest, TroubleshootingQueue
 from tests.web import saga, scene
 from tests.web.browser import CHROMIUM, browser
 from tests.web.server import Served, served
@@ -78,6 +79,35 @@ def test_new_commands_wait_in_a_bar_and_move_no_row_focus_or_selection(
     assert rows.nth(5).get_attribute("data-key") == third
     assert rows.nth(4).locator("input[type=checkbox]").is_checked()
     assert page.locator(".news").count() == 0
+
+
+def test_the_title_of_a_hidden_tab_tells_that_more_is_parked(page: Any, place: Served) -> None:
+    hide = """hidden => {
+        Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    from playwright.sync_api import expect
+
+    parked = place.run(TroubleshootingQueue(place.bus).count())
+    context = page.context.browser.new_context()
+    tab = context.new_page()
+    tab.clock.install()
+    tab.goto(place.link)
+    tab.goto(f"{place.url}/workers")
+    title = tab.title()
+    assert title.startswith(f"({parked}) Workers")
+    tab.evaluate(hide, True)
+    place.run(scene.park(place.bus))
+    for _ in range(40):  # the count may be some seconds old, and the clock of the tab runs ahead
+        with tab.expect_response("**/troubleshooting/count"):
+            tab.clock.fast_forward(16_000)
+        if tab.title().startswith("●"):
+            break
+        place.run(asyncio.sleep(0.25))
+    expect(tab).to_have_title(f"● ({parked + 1}) {title.split(') ')[1]}")
+    tab.evaluate(hide, False)
+    expect(tab).to_have_title(f"({parked + 1}) {title.split(') ')[1]}")
+    context.close()
 
 
 def test_times_follow_the_zone_of_the_browser_and_the_theme_stays(page: Any, place: Served) -> None:

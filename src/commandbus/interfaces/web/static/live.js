@@ -2,7 +2,8 @@
 // marked data-live are changed node by node until they equal their new content. Elements are matched by
 // data-key or id, so focus, text selection, ticked boxes, typed text and opened details stay where they
 // are. A list that is marked data-feed never shifts: a bar above it counts new rows, and a click inserts
-// them. Nothing is fetched while the page is hidden or paused.
+// them. Nothing is fetched while the page is paused. While it is hidden, only the number of parked commands
+// is, for the title of its tab: a dot there says that it grew since the page was looked at.
 
 "use strict";
 
@@ -11,6 +12,7 @@
   const button = document.getElementById("live");
   const word = button && button.querySelector(".word");
   const QUIET_MS = 700;
+  const HIDDEN_MS = 15000;
   const LABELS = {
     live: "Live updates are on; pause them",
     paused: "Live updates are paused; resume them",
@@ -24,6 +26,7 @@
   let last = 0;
   let timer = 0;
   let polling = 0;
+  let counting = 0;
 
   const isLive = () => body.dataset.livePage === "yes" && document.querySelector("main [data-live]") !== null;
 
@@ -170,6 +173,7 @@
     if (active && active !== document.activeElement && active.isConnected) active.focus({ preventScroll: true });
     document.title = page.title;
     body.dataset.poll = page.body.dataset.poll || "";
+    body.dataset.parked = page.body.dataset.parked || "0";
     document.dispatchEvent(new CustomEvent("updated"));
   }
 
@@ -227,9 +231,21 @@
     clearTimeout(polling);
   }
 
+  async function count() {
+    const answer = await fetch(body.dataset.count, { credentials: "same-origin" }).catch(() => null);
+    if (!answer || !answer.ok || !document.hidden) return;
+    const { count: parked } = await answer.json();
+    const plain = document.title.replace(/^(● )?(\([\d,]+\+?\) )?/, "");
+    const number = parked ? `(${parked.toLocaleString("en")}) ` : "";
+    document.title = `${parked > Number(body.dataset.parked) ? "● " : ""}${number}${plain}`;
+  }
+
   document.addEventListener("visibilitychange", () => {
-    if (document.hidden) rest();
-    else listen();
+    clearInterval(counting);
+    if (document.hidden) {
+      rest();
+      if (!paused && isLive()) counting = setInterval(count, HIDDEN_MS);
+    } else listen();
   });
 
   if (button) {
