@@ -32,6 +32,8 @@ def take_away() -> None:
         for name in names:
             if hasattr(module, name):
                 delattr(module, name)
+    if hasattr(os, "process_cpu_count"):  # Python 3.13; without an affinity it is cpu_count
+        os.process_cpu_count = os.cpu_count
 
     def refuse(*_: object) -> None:
         raise NotImplementedError
