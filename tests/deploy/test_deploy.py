@@ -273,7 +273,7 @@ def test_the_image_is_slim_not_root_and_has_a_health_check() -> None:
         assert template["spec"]["securityContext"]["runAsUser"] == int(user)
     assert "HEALTHCHECK" in CONTAINERFILE
     assert "/livez" in CONTAINERFILE
-    extras = re.search(r"wheel\[([\w,]+)\]", CONTAINERFILE)[1].split(",")
+    extras = re.search(r"wheel\}\[([\w,]+)\]", CONTAINERFILE)[1].split(",")
     assert set(extras) <= project["optional-dependencies"].keys()
     assert "dist/*.whl" in (DEPLOY / "Containerfile.dockerignore").read_text(encoding="utf-8")
 
