@@ -11,6 +11,8 @@ import pytest
 from commandbus.errors import ConfigurationError
 from commandbus.integrations import celery
 from commandbus.sync import SyncCommandBus
+from commandbus.testing import drain
+from tests.support.django_site import set_up_django
 
 REFUSED = [
     ("app = Celery('a', broker='redis://localhost')", 1, "Give the URL of the store"),
@@ -30,6 +32,13 @@ REFUSED = [
     ("crontab(day_of_week=1, day_of_month=1)", 1, "keep one of them"),
     ("crontab(minute='61')", 1, "not a cron expression"),
     (f"from {celery.__name__} import signals", 1, "middleware"),
+    (f"from {celery.__name__}.signals import task_prerun", 1, "middleware"),
+    (f"from {celery.__name__}.contrib.abortable import AbortableTask", 1, "Coming from Celery"),
+    (f"from {celery.__name__} import Bogus", 1, "Coming from Celery"),
+    ("app = Celery('a')\napp.conf.task_routes = (print,)", 2, r"\{'queue': 'name'\}"),
+    ("@shared_task\ndef f(x): ...\nf.chunks([(1,)], 10)", 3, "group of tasks"),
+    ("@shared_task\ndef f(x): ...\nf.s(1).link(f.s())", 3, "link="),
+    ("@shared_task\ndef f(x): ...\nf.s(1).on_error(f.s())", 3, "on_failure"),
     (f"from {celery.__name__}.schedules import solar", 1, "Use a crontab"),
 ]
 
@@ -48,6 +57,54 @@ def test_what_cannot_be_ported_fails_at_import_with_file_and_line(
         __import__("ported")
 
     assert f"{tmp_path / 'ported.py'}:{line + 2}" in str(refusal.value)
+
+
+def test_names_that_tasks_lack_are_still_attribute_errors(app: celery.Celery) -> None:
+    @app.task
+    def add(x: int) -> int:
+        return x
+
+    assert not hasattr(add, "bogus")
+    assert not hasattr(add.s(1), "bogus")
+    with pytest.raises(ConfigurationError, match="return"):
+        _ = add.replace
+    with pytest.raises(ConfigurationError, match="thread cannot be killed"):
+        add.delay(1).revoke(terminate=True)
+    with pytest.raises(ConfigurationError, match="thread cannot be killed"):
+        app.control.revoke(add.delay(1).id, terminate=True)
+
+
+def test_states_and_ids_have_the_names_of_celery(app: celery.Celery) -> None:
+    @app.task
+    def add(x: int) -> int:
+        return x
+
+    given = celery.uuid()
+    sent = add.apply_async((1,), task_id=given)
+    assert sent.id == given
+    assert sent.state == celery.states.PENDING
+    assert sent.state in celery.states.UNREADY_STATES
+    drain(app.bus, app.registry)
+    assert sent.state == celery.states.SUCCESS
+    assert sent.state in celery.states.READY_STATES
+
+
+def test_a_task_is_sent_when_the_transaction_of_django_commits(app: celery.Celery) -> None:
+    set_up_django()
+    from django.db import transaction
+
+    @app.task
+    def add(x: int) -> int:
+        return x
+
+    with transaction.atomic():
+        add.delay_on_commit(1)
+        transaction.set_rollback(True)
+    with transaction.atomic():
+        add.delay_on_commit(2)
+        add.apply_async_on_commit((3,), countdown=0)
+        assert not drain(app.bus, app.registry)
+    assert sorted(record.result for record in drain(app.bus, app.registry)) == [2, 3]
 
 
 def test_a_worker_process_runs_the_tasks_of_an_app(tmp_path: Path) -> None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from commandbus.integrations.celery import states
 from commandbus.integrations.celery.app import Celery, current_app, shared_task
 from commandbus.integrations.celery.canvas import Signature, chain, chord, group
 from commandbus.integrations.celery.exceptions import NotPortable
-from commandbus.integrations.celery.places import refused
+from commandbus.integrations.celery.lacking import MODULES, lack
 from commandbus.integrations.celery.result import AsyncResult, GroupResult
 from commandbus.integrations.celery.task import Task
+from commandbus.integrations.celery.utils import uuid
 
 __all__ = [
     "AsyncResult",
@@ -30,17 +32,9 @@ __all__ = [
     "group",
     "shared_task",
     "signature",
+    "states",
+    "uuid",
 ]
-
-_CURES = {
-    "signals": "Use a base class with on_success and on_failure, or @app.middleware.",
-    "chunks": "Send a group of tasks that take lists.",
-    "xmap": "Send a group of tasks that take lists.",
-    "xstarmap": "Send a group of tasks that take lists.",
-    "bootsteps": "Use @app.lifespan.",
-    "current_task": "Use bind=True, and self.",
-    "states": 'Compare AsyncResult.state with the texts "PENDING", "SUCCESS" and so on.',
-}
 
 
 def signature(task: str, *args: Any, **options: Any) -> Signature[Any]:
@@ -49,6 +43,4 @@ def signature(task: str, *args: Any, **options: Any) -> Signature[Any]:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _CURES:
-        raise refused(f"celery.{name}", _CURES[name])
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return lack("celery", name, MODULES)

@@ -21,6 +21,7 @@ from commandbus.domain.command import Command, SendRequest
 from commandbus.domain.ids import as_id, new_id
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.errors import DuplicateCommandError, InvalidOperationError, PermanentCommandError
+from commandbus.integrations.celery.lacking import SIGNATURES, lack
 from commandbus.integrations.celery.places import refused
 from commandbus.integrations.celery.result import AsyncResult, GroupResult
 
@@ -68,6 +69,11 @@ class Signature(Generic[R]):
 
     def __repr__(self) -> str:
         return f"{self.task.name}{self.args!r}"
+
+    if not TYPE_CHECKING:  # a type checker knows which names there are
+
+        def __getattr__(self, name: str) -> Any:
+            return lack("Signature", name, SIGNATURES)
 
     def __call__(self, *partial: Any, **kwargs: Any) -> R:
         """Run the task here."""

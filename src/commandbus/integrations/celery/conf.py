@@ -114,6 +114,8 @@ class Conf:
                 CURES.get(name, "Remove it if the application works without; else see the guide."),
                 place,
             )
+        if name == "task_routes" and not isinstance(value, Mapping):
+            raise refused(f"the routes {value!r}", "Write {'module.task': {'queue': 'name'}}.", place)
         if name == "broker_url" and value is not None and not str(value).startswith(STORES):
             raise refused(
                 f"the broker {str(value).partition('://')[0]}://…",

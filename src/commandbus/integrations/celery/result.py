@@ -21,15 +21,21 @@ from commandbus.integrations.celery.exceptions import (
     TaskRevokedError,
     TimeoutError,  # noqa: A004 - Celery's name
 )
+from commandbus.integrations.celery.places import refused
+from commandbus.integrations.celery.states import (
+    FAILURE,
+    PENDING,
+    READY_STATES,
+    RETRY,
+    REVOKED,
+    STARTED,
+    SUCCESS,
+)
 
 if TYPE_CHECKING:
     from commandbus.integrations.celery.app import Celery
 
 R = TypeVar("R")
-
-PENDING, STARTED, RETRY = "PENDING", "STARTED", "RETRY"
-SUCCESS, FAILURE, REVOKED = "SUCCESS", "FAILURE", "REVOKED"
-READY = frozenset({SUCCESS, FAILURE, REVOKED})
 
 _STATES = {
     CommandStatus.PENDING: PENDING,
@@ -114,7 +120,7 @@ class AsyncResult(Generic[R]):
 
     def ready(self) -> bool:
         """Whether the task has ended."""
-        return self.state in READY
+        return self.state in READY_STATES
 
     def successful(self) -> bool:
         return self.state == SUCCESS
@@ -184,8 +190,13 @@ class AsyncResult(Generic[R]):
     wait = get
 
     def revoke(self, terminate: bool = False, **_: Any) -> None:
-        """Cancel the task: one that waits does not begin, and one that runs is asked to end. There is
-        no `terminate`: a thread cannot be killed."""
+        """Cancel the task: one that waits does not begin, and one that runs is asked to end. Raises
+        NotPortable for `terminate`: a thread cannot be killed."""
+        if terminate:
+            raise refused(
+                "revoke(terminate=True)",
+                "Remove it: a thread cannot be killed. A command with isolation='process' can.",
+            )
         try:
             self.app.bus.cancel(self.id, reason="revoked")
         except InvalidOperationError:
@@ -247,9 +258,9 @@ class GroupResult:
 
     join = get
 
-    def revoke(self, **_: Any) -> None:
+    def revoke(self, **options: Any) -> None:
         for one in self.results:
-            one.revoke()
+            one.revoke(**options)
 
 
 class EagerResult(Generic[R]):

@@ -8,7 +8,6 @@ import random
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, cast
 
@@ -37,9 +36,12 @@ from commandbus.integrations.celery.exceptions import (
     Reject,
     Retry,
 )
+from commandbus.integrations.celery.lacking import TASKS, lack
 from commandbus.integrations.celery.options import aware, bus_priority, check_task_options
 from commandbus.integrations.celery.places import refused
-from commandbus.integrations.celery.result import FAILURE, SUCCESS, AsyncResult, EagerResult
+from commandbus.integrations.celery.request import Request
+from commandbus.integrations.celery.result import AsyncResult, EagerResult
+from commandbus.integrations.celery.states import FAILURE, SUCCESS
 from commandbus.integrations.celery.timing import SoftLimit
 from commandbus.worker.context import SyncHandlerContext
 from commandbus.worker.handlers import HandlerRegistry
@@ -57,28 +59,6 @@ ATTEMPTS_MAX = 32_767
 META_CHARACTERS_MAX = 500
 _IGNORED: Any = object()
 """In place of a result: nothing follows a task that raised Ignore."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """`self.request`: the delivery of a task that runs. Arguments are named, so `args` is empty."""
-
-    id: str | None = None
-    task: str | None = None
-    retries: int = 0
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    args: tuple[Any, ...] = ()
-    root_id: str | None = None
-    parent_id: str | None = None
-    hostname: str | None = None
-    delivery_info: dict[str, Any] = field(default_factory=dict)
-    headers: dict[str, Any] = field(default_factory=dict)
-    is_eager: bool = False
-    called_directly: bool = True
-
-    @property
-    def correlation_id(self) -> str | None:
-        return self.root_id
 
 
 _request: ContextVar[Request | None] = ContextVar("commandbus_celery_request", default=None)
@@ -128,6 +108,11 @@ class Task(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<@task: {self.name}>"
+
+    if not TYPE_CHECKING:  # a type checker knows which names there are
+
+        def __getattr__(self, name: str) -> Any:
+            return lack("Task", name, TASKS)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here, as any function."""
@@ -184,6 +169,16 @@ class Task(Generic[P, R]):
             while found.parent is not None:
                 found = found.parent
         return found  # type: ignore[no-any-return]
+
+    def delay_on_commit(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Send the task when the transaction of Django commits."""
+        self.apply_async_on_commit(args, kwargs)
+
+    def apply_async_on_commit(self, *args: Any, **options: Any) -> None:
+        """As `apply_async`, when the transaction of Django commits."""
+        from django.db import transaction
+
+        transaction.on_commit(lambda: self.apply_async(*args, **options))
 
     def s(self, *args: Any, **kwargs: Any) -> canvas.Signature[R]:
         """A call that is not made yet; in a chain it gets the result before as its first argument."""
