@@ -92,6 +92,18 @@ def take_samples(scope: Scope) -> Op[list[DomainHistory]]:
     return found
 
 
+def take_turn(scope: Scope) -> Op[bool]:
+    """Whether the caller is the first of all processes in this minute that wants to keep samples. Of
+    several at once one gets the turn; the others wait for its transaction."""
+    minute = str((yield from scope.store.now()) // int(Grain.MINUTE.step.total_seconds() * SECOND))
+    present = yield from scope.store.get_document("history", "turn")
+    if present is not None and present.body == minute:
+        return False
+    version = present.version if present else 0
+    turn = Document("history", "turn", version, "taken", None, minute)
+    return (yield from scope.store.put_document(turn))
+
+
 def record_history(scope: Scope, taken: Sequence[DomainHistory] | None = None) -> Op[int]:
     """Keep a sample of every domain, once a minute, whichever process asks: those given, or fresh ones.
     Returns how many were kept."""

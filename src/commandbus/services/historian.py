@@ -1,4 +1,5 @@
-"""Keeps a sample of every domain's figures once a minute, whichever worker comes first.
+"""Keeps a sample of every domain's figures once a minute, whichever worker comes first; the others take
+none, since a sample of a deep queue counts up to 100,000 rows.
 
 A fleet without work takes samples ever more rarely: nothing changes, and idle stores are left alone.
 With a session a worker that did nothing since its last sample takes none for minutes.
@@ -11,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from commandbus.operations.history import record_history, take_samples
+from commandbus.operations.history import record_history, take_samples, take_turn
 from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
 from commandbus.store.sessions import QUIET_SECONDS
@@ -42,6 +43,14 @@ class Historian:
 
     def work(self, scope: Scope) -> Op[float]:
         self._done = self._activity()
+        if (yield from take_turn(scope)):
+            yield from self._sample(scope)
+        if not scope.store.session:
+            return self._pause
+        self._quiet_until = self._monotonic() + QUIET_SECONDS
+        return BUSY
+
+    def _sample(self, scope: Scope) -> Op[None]:
         taken = yield from take_samples(scope)
         figures = [
             msgspec.structs.astuple(history.samples[0])[1:8] for history in taken
@@ -52,7 +61,3 @@ class Historian:
             self._pause = BUSY
             yield from record_history(scope, taken)
         self._last = figures
-        if not scope.store.session:
-            return self._pause
-        self._quiet_until = self._monotonic() + QUIET_SECONDS
-        return BUSY

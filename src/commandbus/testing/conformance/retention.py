@@ -10,7 +10,7 @@ import pytest
 from commandbus.domain.command import SendRequest
 from commandbus.errors import BusinessRuleException, InvalidArgumentError
 from commandbus.operations.batches import close_batches
-from commandbus.operations.history import record_history, take_samples
+from commandbus.operations.history import record_history, take_samples, take_turn
 from commandbus.operations.membership import batch_document, decode_batch
 from commandbus.operations.retention import PIECE
 from commandbus.testing.conformance.helpers import complete, park
@@ -124,6 +124,13 @@ class HistorySuite:
         assert [sample.completed for sample in history.samples] == [1, 2]
         assert [sample.parked for sample in history.samples] == [0, 1]
         assert history.samples[-1].run_p95 is not None
+
+    def test_the_samples_of_a_minute_are_one_processs_to_take(self, bus: Harness) -> None:
+        needs_a_clock(bus)
+        assert bus.run(take_turn(bus.bus.scope))
+        assert not bus.run(take_turn(bus.bus.scope))
+        bus.advance(61)
+        assert bus.run(take_turn(bus.bus.scope))
 
     def test_a_domain_may_be_asked_for_alone(self, bus: Harness) -> None:
         bus.send("orders")
