@@ -311,13 +311,13 @@ def a_limit_is_exceeded(it: Good) -> None:
 
 
 @bad("P12")
-def a_slot_is_sent_twice(it: Good) -> None:
-    it.slots.append(it.slots[0])
+def an_occurrence_is_sent_twice(it: Good) -> None:
+    it.occurrences.append(it.occurrences[0])
 
 
 @bad("P12")
-def a_slot_is_left_out(it: Good) -> None:
-    del it.slots[1]
+def an_occurrence_is_left_out(it: Good) -> None:
+    del it.occurrences[1]
 
 
 @bad("P13")

@@ -99,12 +99,12 @@ def recorded_steps_are_not_looked_up() -> None:
 
 
 @bug("P12")
-def a_schedule_forgets_the_slots_that_it_missed() -> None:
-    def due_slots(original: Any, schedule: Any, first: int, now: int) -> Any:
-        slots, following = original(schedule, first, now)
-        return (slots if chance.random() < 0.5 else []), following
+def a_schedule_forgets_the_occurrences_that_it_missed() -> None:
+    def due_occurrences(original: Any, schedule: Any, first: int, now: int) -> Any:
+        occurrences, following = original(schedule, first, now)
+        return (occurrences if chance.random() < 0.5 else []), following
 
-    around(schedules, "_due_slots", due_slots)
+    around(schedules, "_due_occurrences", due_occurrences)
 
 
 @bug("P30")

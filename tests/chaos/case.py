@@ -89,7 +89,7 @@ class Store:
     """Unique keys that cannot be used though no command is alive."""
     replies: tuple[str, ...] = ()
     """The commands that were replied to, once for each reply."""
-    slots: tuple[tuple[str, str], ...] = ()
+    occurrences: tuple[tuple[str, str], ...] = ()
     """What schedules have sent: the schedule, and the moment that it was for."""
     lies: tuple[str, ...] = ()
     """Where the product's reads tell something else than the tables."""

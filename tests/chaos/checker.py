@@ -82,7 +82,7 @@ def nothing_comes_from_nowhere(case: Case) -> Iterator[Violation]:
         if final is not None and final.type == BATCH_DONE and final.batch in case.batches:
             continue
         if final is not None and final.type == TICK:
-            continue  # `slots_are_sent_once` knows which there must be
+            continue  # `occurrences_are_sent_once` knows which there must be
         if command_id not in case.invoked:
             yield Violation("P1", "a command that nobody sent", case.story(command_id))
 

@@ -84,18 +84,18 @@ def recorded_steps_are_not_repeated(case: Case) -> Iterator[Violation]:
             yield Violation("P14", what, case.story(command_id, "handled", "claimed"))
 
 
-def slots_are_sent_once(case: Case) -> Iterator[Violation]:
+def occurrences_are_sent_once(case: Case) -> Iterator[Violation]:
     """P12 of schedules: every second of a schedule has its command, exactly one."""
-    slots: dict[str, list[datetime]] = defaultdict(list)
-    for name, slot in case.store.slots:
-        slots[name].append(datetime.fromisoformat(slot))
-    for name, found in slots.items():
-        doubled = [slot for slot, count in Counter(found).items() if count > 1]
+    occurrences: dict[str, list[datetime]] = defaultdict(list)
+    for name, occurrence in case.store.occurrences:
+        occurrences[name].append(datetime.fromisoformat(occurrence))
+    for name, found in occurrences.items():
+        doubled = [occurrence for occurrence, count in Counter(found).items() if count > 1]
         wanted = int((max(found) - min(found)) / timedelta(seconds=1)) + 1
         if doubled:
-            yield Violation("P12", f"schedule {name} sent a slot twice", (str(doubled[0]),))
+            yield Violation("P12", f"schedule {name} sent an occurrence twice", (str(doubled[0]),))
         if len(set(found)) != wanted:
-            what = f"schedule {name} left out {wanted - len(set(found))} of {wanted} slots"
+            what = f"schedule {name} left out {wanted - len(set(found))} of {wanted} occurrences"
             yield Violation("P12", what, (f"{min(found)} to {max(found)}",))
 
 
@@ -127,6 +127,6 @@ CHECKS = (
     limits_hold,
     each_end_replies_once,
     recorded_steps_are_not_repeated,
-    slots_are_sent_once,
+    occurrences_are_sent_once,
     operators_are_obeyed,
 )

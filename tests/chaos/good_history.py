@@ -89,7 +89,7 @@ class Good:
         self.effects: list[tuple[str, int]] = []
         self.held_keys: list[str] = []
         self.replies: list[str] = []
-        self.slots = [(TICK, f"2026-01-01T00:00:0{second}+00:00") for second in range(3)]
+        self.occurrences = [(TICK, f"2026-01-01T00:00:0{second}+00:00") for second in range(3)]
         self.lies: list[str] = []
         self._with_transfer()
         self._with_key()
@@ -105,7 +105,7 @@ class Good:
             tuple(self.effects),
             tuple(self.held_keys),
             tuple(self.replies),
-            tuple(self.slots),
+            tuple(self.occurrences),
             tuple(self.lies),
         )
         return Case(self.events, store, Terms(lease=1.0, grace=0.5, concurrency=8))

@@ -28,8 +28,8 @@ GRACE = 0.5
 """What a stop leaves running handlers here; the checker wants an exit within one second more."""
 LOOK_SECONDS = 0.1
 BLIND_FROM = 20
-SLOT_SECONDS = 5.0
-"""A schedule of one second sends its next slot within so many."""
+TICK_SECONDS = 5.0
+"""A schedule of one second sends its next occurrence within so many."""
 FILL, FILL_SECONDS = 1_000, 0.005
 """A backlog is sent in groups, of commands that take so long: it must outlast the kills."""
 FAULTS = {"kill worker": 5.0, "freeze worker": 3.0, "stop worker": 3.0, "kill sender": 2.0}
@@ -348,10 +348,10 @@ class Laboratory:
             sender.wait()
         self._senders = []
         with closing(Tables(self.plan.place.own_url)) as tables:
-            # One more slot after the last fault: then those that were missed have been sent, too.
-            before = tables.slots()
+            # One more occurrence after the last fault: then those that were missed have been sent, too.
+            before = tables.occurrences()
             with suppress(AssertionError):
-                wait_until(lambda: tables.slots() > before, "the schedule goes on", SLOT_SECONDS)
+                wait_until(lambda: tables.occurrences() > before, "the schedule goes on", TICK_SECONDS)
         bus.disable_schedule(TICK)
 
         # However long it takes, as long as it goes on; the checker names whatever has not ended.

@@ -40,8 +40,8 @@ Verdict = tuple[int, str, list[str]]
 def schedules(
     url: str, folder: Path, *, seconds: float = 60, processes: int = 8, kill_every: float = 2.5
 ) -> Verdict:
-    """Five schedules of one second each, and every few seconds a process is killed: each slot gets
-    its command, exactly one."""
+    """Five schedules of one second each, and every few seconds a process is killed: each occurrence
+    sends exactly one command."""
     names = [f"s{number}" for number in range(5)]
     rng, kills = random.Random(7), 0
     with SyncCommandBus(url) as bus, crew(url, folder, processes, 4) as children:
@@ -60,31 +60,31 @@ def schedules(
             kills += 1
             children[place] = recruit(url, folder, kills, 4)
             children[place].expect("ready")
-        # A last slot of each after the last kill, so that what was late has been caught up with.
+        # A last occurrence of each after the last kill, so that what was late has been caught up with.
         for name in names:
             seen = {item.schedule.name: item.last_run for item in bus.list_schedules()}
             wait_until(lambda n=name, s=seen: _moved(bus, n, s[n]), "the schedules go on")
         for name in names:
             bus.disable_schedule(name)
-        slots: dict[str, list[datetime]] = {name: [] for name in names}
+        occurrences: dict[str, list[datetime]] = {name: [] for name in names}
         page = bus.query_commands(domain=DOMAIN, command_type="tick", limit=1000)
         while True:
             for record in page:
-                slots[record.data].append(datetime.fromisoformat(record.headers["slot"]))
+                occurrences[record.data].append(datetime.fromisoformat(record.headers["occurrence"]))
             if page.next is None:
                 break
             page = bus.query_commands(domain=DOMAIN, command_type="tick", limit=1000, after=page.next)
     wrong: list[str] = []
-    for name, found in slots.items():
+    for name, found in occurrences.items():
         first, last = min(found), max(found)
         wanted = int((last - first) / timedelta(seconds=1)) + 1
         wrong += [
-            f"{name}: slot {slot} was sent {n} times" for slot, n in Counter(found).items() if n > 1
+            f"{name}: occurrence {at} was sent {n} times" for at, n in Counter(found).items() if n > 1
         ]
         if len(set(found)) != wanted:
-            wrong.append(f"{name}: {wanted - len(set(found))} of {wanted} slots were not sent")
-    total = sum(map(len, slots.values()))
-    return total, f"each of {total:,} slots was sent once, {kills} kills", wrong
+            wrong.append(f"{name}: {wanted - len(set(found))} of {wanted} occurrences were not sent")
+    total = sum(map(len, occurrences.values()))
+    return total, f"each of {total:,} occurrences was sent once, {kills} kills", wrong
 
 
 def _moved(bus: SyncCommandBus, name: str, before: datetime | None) -> bool:

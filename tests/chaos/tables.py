@@ -66,7 +66,7 @@ class Tables:
         waiting += int(self.one("select count(*) from @lease"))
         return waiting or int(self.one(f"select count(*) {OPEN}"))
 
-    def slots(self) -> int:
+    def occurrences(self) -> int:
         """How many commands schedules have sent."""
         return int(self.one(f"select count(*) from @command where command_type = '{TICK}'"))
 
@@ -95,7 +95,7 @@ COMMANDS = """select c.seq, c.command_id, c.domain, c.command_type, c.priority, 
     o.status, o.attempts, o.crashes, o.reason, o.error, o.started_at, o.finished_at, o.worker
 from @command c left join @outcome o on o.seq = c.seq where c.domain <> 'answers' order by c.seq"""
 REPLIES = f"select causation_id from @command where domain = '{ANSWERS}'"
-SLOTS = f"select headers from @command where command_type = '{TICK}'"
+OCCURRENCES = f"select headers from @command where command_type = '{TICK}'"
 LATE_KEYS = """select k.domain, k.unique_key from @unique_key k left join @outcome o on o.seq = k.seq
 where o.status in ('COMPLETED', 'FAILED', 'CANCELED')
     or not exists (select 1 from @command c where c.seq = k.seq)"""
@@ -120,10 +120,10 @@ def read(
         held = [f"{domain} {key}" for domain, key in tables.rows(LATE_KEYS)]
         batches = [_batch(row) for row in tables.batches()]
         replies = tuple(_id(row[0]) for row in tables.rows(REPLIES))
-        sent = [json.loads(row[0]) for row in tables.rows(SLOTS)]
+        sent = [json.loads(row[0]) for row in tables.rows(OCCURRENCES)]
     told = tuple(differences(bus, finals)) if bus is not None else ()
-    slots = tuple((headers["schedule"], headers["slot"]) for headers in sent)
-    return Store(tuple(finals), tuple(batches), effects, tuple(held), replies, slots, told)
+    occurrences = tuple((headers["schedule"], headers["occurrence"]) for headers in sent)
+    return Store(tuple(finals), tuple(batches), effects, tuple(held), replies, occurrences, told)
 
 
 def _id(raw: Any) -> str:

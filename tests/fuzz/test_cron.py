@@ -1,4 +1,4 @@
-"""Any text is a schedule or a typed error, and slots only move forward."""
+"""Any text is a schedule or a typed error, and occurrences only move forward."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ def test_a_schedule_is_refused_in_words_or_moves_forward(cron: str, timezone: st
         schedule = Schedule(name="s", domain="d", command_type="t", timezone=timezone, **when).checked()
     except CommandBusError:
         return
-    slots = list(islice(schedule.slots_after(FIRST), 5))
-    assert all(slot > FIRST for slot in slots)
-    assert slots == sorted(set(slots))
-    assert len({schedule.command_id(slot, UUID(int=1)) for slot in slots}) == len(slots)
-    if slots:
-        assert schedule.newest_slot(slots[0], slots[0]) == slots[0]
+    occurrences = list(islice(schedule.occurrences_after(FIRST), 5))
+    assert all(occurrence > FIRST for occurrence in occurrences)
+    assert occurrences == sorted(set(occurrences))
+    ids = {schedule.command_id(occurrence, UUID(int=1)) for occurrence in occurrences}
+    assert len(ids) == len(occurrences)
+    if occurrences:
+        assert schedule.newest_occurrence(occurrences[0], occurrences[0]) == occurrences[0]

@@ -36,7 +36,7 @@ def test_a_step_is_sent_though_the_id_of_its_process_is_known(bus: Harness) -> N
     assert sagas.status(process_id) == "COMPLETED"
 
 
-def test_a_slot_of_a_schedule_is_sent_though_its_name_and_time_are_known(bus: Harness) -> None:
+def test_an_occurrence_of_a_schedule_is_sent_though_its_name_and_time_are_known(bus: Harness) -> None:
     schedule = Schedule(name="nightly", domain=ORDERS, command_type="ship", every=3600)
     record = bus.call(bus.bus.put_schedule, schedule)
     # Tests on a server make what is stored look older instead of moving its clock.

@@ -1,7 +1,6 @@
 """Schedules: when a command is to be sent, again and again.
 
-Pure: a schedule says which moments (slots) are its own; sending exactly one command per slot is the
-business of operations/schedules.py.
+Pure: a schedule computes its occurrences. operations/schedules.py sends exactly one command for each.
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ _BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class Misfire(StrEnum):
-    """What happens to slots that passed while no worker ran."""
+    """What happens to occurrences that passed while no worker ran."""
 
     SKIP = "skip"
     """They are dropped."""
     ONCE = "once"
-    """One command stands for all of them, with the newest slot."""
+    """One command stands for all of them, with the newest occurrence."""
     ALL = "all"
     """Each gets its command."""
 
 
 _OF_ONE_COMMAND = {
-    "command_id": "every slot has an id of its own",
-    "idempotency_key": "every slot has an id of its own",
-    "due_at": "give delay, which counts from the slot",
+    "command_id": "every occurrence has an id of its own",
+    "idempotency_key": "every occurrence has an id of its own",
+    "due_at": "give delay, which counts from the occurrence",
     "expires_at": "give expires, which counts from when a command is due",
     "batch_id": "a batch ends, and a schedule does not",
     "sender": "workers send the commands of a schedule",
@@ -100,7 +99,7 @@ class ScheduledOptions(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
     def apply(self, request: SendRequest[Any]) -> SendRequest[Any]:
-        """The request of a slot, with these options."""
+        """The request of an occurrence, with these options."""
         given: dict[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__}
         given["headers"] = (self.headers or {}) | (request.headers or {})
         given["retry"] = None if self.retry is None else policy_of(self.retry)
@@ -109,12 +108,13 @@ class ScheduledOptions(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Send a command at every slot: `cron` (five fields, in `timezone`, daylight saving as Debian's
-    cron does) or `every` so many seconds, counted from a fixed beginning.
+    """Send a command at every occurrence: `cron` (five fields, in `timezone`, daylight saving as
+    Debian's cron does) or `every` so many seconds, counted from a fixed beginning.
 
     The command is a `request`, such as a call of a typed command makes, or a `domain` and a
     `command_type` with `data`. The schedule takes these fields, the priority and all other options
-    from the request, whose delay and expiry count from each slot; `request` itself is None afterwards.
+    from the request, whose delay and expiry count from each occurrence; `request` itself is None
+    afterwards.
     Raises ConfigurationError for both, for neither, and for options that only one command can have.
     """
 
@@ -188,7 +188,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 f'Schedule {self.name!r} has overlap="skip", which is a unique key of its own, and a '
                 "request with unique_key; leave one of them out."
             )
-        next(self.slots_after(_BEGINNING))
+        next(self.occurrences_after(_BEGINNING))
         return self
 
     @property
@@ -196,62 +196,61 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """What keeps its commands from overlapping."""
         return f"schedule:{self.name}" if self.overlap == "skip" else None
 
-    def request_at(self, slot: datetime | None = None, seed: UUID | None = None) -> SendRequest[Any]:
-        """The request of a slot; without one, of a command beside the slots."""
+    def request_at(self, at: datetime | None = None, seed: UUID | None = None) -> SendRequest[Any]:
+        """The request of the occurrence at a moment, or without one of a command beside them."""
         request: SendRequest[Any] = SendRequest(
             self.domain,
             self.command_type,
             self.data,
-            command_id=None if slot is None or seed is None else self.command_id(slot, seed),
+            command_id=None if at is None or seed is None else self.command_id(at, seed),
             priority=self.priority,
-            headers={"schedule": self.name} | ({"slot": slot.isoformat()} if slot else {}),
+            headers={"schedule": self.name} | ({"occurrence": at.isoformat()} if at else {}),
         )
         if self.options is not None:
             request = self.options.apply(request)
         return request if self.overlap == "allow" else request.options(unique_key=self.unique_key)
 
-    def slots_after(self, moment: datetime) -> Iterator[datetime]:
-        """The slots after a moment, in order, in UTC."""
+    def occurrences_after(self, moment: datetime) -> Iterator[datetime]:
+        """The occurrences after a moment, in order, in UTC."""
         if self.every is not None:
             step = timedelta(seconds=self.every)
-            slot = _BEGINNING + step * ((moment - _BEGINNING) // step + 1)
+            occurrence = _BEGINNING + step * ((moment - _BEGINNING) // step + 1)
             while True:
-                yield slot
-                slot += step
+                yield occurrence
+                occurrence += step
         # Here, because every program that opens a bus would pay for calendars.
         from cronsim import CronSim, CronSimError
 
         local = moment.astimezone(_zone(self.timezone))
         try:
             for found in CronSim(self.cron or "", local):
-                slot = found.astimezone(UTC)
+                occurrence = found.astimezone(UTC)
                 # During a DST change, the library begins with the first of two equal local times.
-                if slot > moment:
-                    yield slot
+                if occurrence > moment:
+                    yield occurrence
         except CronSimError as error:
             raise ConfigurationError(
                 f"{self.cron!r} is not a cron expression: {error}. Write five fields: minute, hour, "
                 "day of month, month, day of week."
             ) from None
 
-    def newest_slot(self, first: datetime, moment: datetime) -> datetime:
-        """The last slot that is not after a moment, given one that is not. Looked for from near to
-        far, because years of slots may lie between."""
+    def newest_occurrence(self, first: datetime, moment: datetime) -> datetime:
+        """The last occurrence that is not after a moment, given one that is not. Searched backwards in
+        growing steps, because years of occurrences may lie between."""
         for lookback in _LOOKBACKS:
             newest = None
-            for slot in self.slots_after(max(first, moment - lookback)):
-                if slot > moment:
+            for occurrence in self.occurrences_after(max(first, moment - lookback)):
+                if occurrence > moment:
                     break
-                newest = slot
+                newest = occurrence
             if newest is not None:
                 return newest
         return first
 
-    def command_id(self, slot: datetime, seed: UUID) -> UUID:
-        """The id of a slot's command: the same in every process that has the seed, and in no program
-        that only sends, which could otherwise take the id and keep the slot's command from being
-        sent."""
-        return uuid5(seed, f"{self.domain}|{self.name}|{slot.isoformat()}")
+    def command_id(self, at: datetime, seed: UUID) -> UUID:
+        """The id of the command of an occurrence: equal in every process that has the seed. A program
+        that only sends cannot compute it, and so cannot take the id before the bus sends."""
+        return uuid5(seed, f"{self.domain}|{self.name}|{at.isoformat()}")
 
 
 class ScheduleRecord(msgspec.Struct, frozen=True):

@@ -1,8 +1,8 @@
-"""Schedules: kept in the store, and exactly one command per slot from a fleet of any size.
+"""Schedules: kept in the store, and exactly one command per occurrence from a fleet of any size.
 
-A schedule is a document whose due time is its next slot. The worker that finds it due moves it to the
-slot after and sends, in one transaction that only one process can win; a crash before the commit leaves
-the slot to the next who looks.
+A schedule is a document whose due time is its next occurrence. The worker that finds it due moves it to
+the following occurrence and sends, in one transaction that only one process can win. After a crash
+before the commit the occurrence is still due, and another worker sends it.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ KIND = "schedule"
 TOPIC = "commandbus.schedules"
 """Woken when schedules change, so that schedulers of this process look at once."""
 GRACE = 60 * SECOND
-"""A slot that is later than this was missed, and the misfire policy applies."""
+"""An occurrence that is later than this was missed, and the misfire policy applies."""
 CATCH_UP_MAX = 1_000
-"""Slots sent in one go by Misfire.ALL."""
+"""Occurrences sent in one go by Misfire.ALL."""
 
 
 class _Body(msgspec.Struct):
@@ -74,15 +74,15 @@ class ScheduleFields(TypedDict, total=False):
 class TickReport(msgspec.Struct, frozen=True):
     sent: int
     next_due_in: float | None
-    """Seconds until the next slot of any schedule."""
+    """Seconds until the next occurrence of any schedule."""
 
 
 _decoder = msgspec.json.Decoder(_Body)
 
 
 def put_schedule(scope: Scope, schedule: Schedule, *, reason: str | None = None) -> Op[ScheduleRecord]:
-    """Create a schedule or replace the one with its name. Its first slot is the next one from now;
-    replacing with the same times keeps the planned slot. Raises ConfigurationError."""
+    """Create a schedule or replace the one with its name. Its first occurrence is the next one from
+    now; replacing with the same times keeps the planned occurrence. Raises ConfigurationError."""
     if not isinstance(schedule, Schedule):
         raise InvalidArgumentError(f"put_schedule takes a Schedule, not {schedule!r}.")
     schedule.checked()
@@ -114,7 +114,7 @@ def store_schedule(scope: Scope, schedule: Schedule) -> Op[tuple[ScheduleRecord,
             due_at = yield from _next_from_now(scope, schedule)
         if not schedule.enabled:
             due_at = None
-        # A slot that is sent meanwhile makes it another version.
+        # An occurrence that is sent meanwhile makes it another version.
         if (yield from _write(scope, body, due_at, present.version if present else 0)):
             yield from scope.store.announce(TOPIC)
             return _record(body, due_at), True
@@ -170,7 +170,7 @@ def list_schedules(
 
 
 def enable_schedule(scope: Scope, name: str, *, reason: str | None = None) -> Op[ScheduleRecord]:
-    """Let a schedule send again, from its next slot on. Raises NotFoundError."""
+    """Let a schedule send again, from its next occurrence on. Raises NotFoundError."""
     return (yield from _switch(scope, name, True, as_reason(reason)))
 
 
@@ -190,8 +190,8 @@ def delete_schedule(scope: Scope, name: str, *, reason: str | None = None) -> Op
 
 
 def trigger_schedule(scope: Scope, name: str, *, reason: str | None = None) -> Op[SendResult]:
-    """Send a schedule's command now, beside its slots. With overlap="skip", while a command of the
-    schedule has not ended, nothing is sent: the result names that command and says `duplicate`."""
+    """Send a schedule's command now, beside its occurrences. With overlap="skip", while a command of
+    the schedule has not ended, nothing is sent: the result names that command and says `duplicate`."""
     because = as_reason(reason)
     body, _ = yield from _require(scope, name)
     command = encode_request(scope, body.schedule.request_at())
@@ -219,22 +219,22 @@ def _fire(scope: Scope, document: Document, now: int) -> Op[int]:
         return 0
     body = bodies[0]
     schedule = body.schedule
-    slots, following = _due_slots(schedule, document.due_at or now, now)
+    occurrences, following = _due_occurrences(schedule, document.due_at or now, now)
     try:
-        commands = [encode_request(scope, schedule.request_at(slot, body.seed)) for slot in slots]
+        commands = [encode_request(scope, schedule.request_at(each, body.seed)) for each in occurrences]
     except CommandBusError as error:
-        # Such as a priority that only other processes know: the others' slots must not wait for it.
-        logger.error("schedule %s cannot send, its slot is skipped: %s", schedule.name, error)  # noqa: TRY400
+        # Such as a priority that only other processes know. Other schedules must not wait for it.
+        logger.error("schedule %s cannot send, skipped: %s", schedule.name, error)  # noqa: TRY400
         commands = []
     before = body.last_run, body.last_command_id
     if commands:
-        body.last_run = as_microseconds(slots[-1], "slot")
+        body.last_run = as_microseconds(occurrences[-1], "occurrence")
         body.last_command_id = commands[-1].command_id
     if not (yield from _write(scope, body, following, document.version)):
         return 0
     new: list[NewCommand] = []
     for command in commands:
-        # A schedule can meet its own slot again only after the store's clock has stepped back.
+        # A schedule can meet its own occurrence again only after the store's clock has stepped back.
         known = yield from scope.store.find(command.command_id, command.domain)
         new += [] if known else [command]
     if not new:
@@ -246,18 +246,18 @@ def _fire(scope: Scope, document: Document, now: int) -> Op[int]:
     return sent
 
 
-def _due_slots(schedule: Schedule, first: int, now: int) -> tuple[list[datetime], int]:
-    """The slots to send now, by the misfire policy, and the slot after them."""
+def _due_occurrences(schedule: Schedule, first: int, now: int) -> tuple[list[datetime], int]:
+    """The occurrences to send now, by the misfire policy, and the occurrence after them."""
     begin, moment = as_datetime(first), as_datetime(now)
     if schedule.misfire is Misfire.ALL:
-        slots = [begin]
-        for slot in schedule.slots_after(begin):
-            if slot > moment or len(slots) >= CATCH_UP_MAX:
-                return slots, as_microseconds(slot, "slot")
-            slots.append(slot)
-    newest = schedule.newest_slot(begin, moment)
-    following = as_microseconds(next(schedule.slots_after(newest)), "slot")
-    if schedule.misfire is Misfire.SKIP and now - as_microseconds(newest, "slot") > GRACE:
+        occurrences = [begin]
+        for occurrence in schedule.occurrences_after(begin):
+            if occurrence > moment or len(occurrences) >= CATCH_UP_MAX:
+                return occurrences, as_microseconds(occurrence, "occurrence")
+            occurrences.append(occurrence)
+    newest = schedule.newest_occurrence(begin, moment)
+    following = as_microseconds(next(schedule.occurrences_after(newest)), "occurrence")
+    if schedule.misfire is Misfire.SKIP and now - as_microseconds(newest, "occurrence") > GRACE:
         return [], following
     return [newest], following
 
@@ -266,7 +266,7 @@ def _switch(scope: Scope, name: str, enabled: bool, reason: str | None) -> Op[Sc
     while True:
         body, document = yield from _require(scope, name)
         if body.schedule.enabled == enabled:
-            return _record(body, document.due_at)  # a slot that is due stays due
+            return _record(body, document.due_at)  # an occurrence that is due stays due
         body.schedule = msgspec.structs.replace(body.schedule, enabled=enabled)
         due_at = (yield from _next_from_now(scope, body.schedule)) if enabled else None
         if (yield from _write(scope, body, due_at, document.version)):
@@ -292,12 +292,12 @@ def _write(scope: Scope, body: _Body, due_at: int | None, version: int) -> Op[bo
 
 def _next_from_now(scope: Scope, schedule: Schedule) -> Op[int]:
     now = yield from scope.store.now()
-    return as_microseconds(next(schedule.slots_after(as_datetime(now))), "slot")
+    return as_microseconds(next(schedule.occurrences_after(as_datetime(now))), "occurrence")
 
 
 def _insert(scope: Scope, schedule: Schedule, commands: Sequence[NewCommand]) -> Op[list[Inserted]]:
     """Send commands of a schedule. One whose unique key is held is a duplicate, also where a send
-    would be rejected: later slots must not wait for it."""
+    would be rejected: later occurrences must not wait for it."""
     request = schedule.request_at()
     if request.unique is None:
         return (yield from scope.insert(commands, Capacity()))

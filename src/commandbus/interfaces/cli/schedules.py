@@ -129,7 +129,7 @@ def _facts(record: ScheduleRecord) -> Iterator[tuple[str, str]]:
     for name, value in (text.as_plain(schedule.options) if schedule.options else {}).items():
         yield name.replace("_", " "), text.compact_json(value)
     if record.next_run is not None:
-        later = islice(schedule.slots_after(record.next_run), UPCOMING - 1)
+        later = islice(schedule.occurrences_after(record.next_run), UPCOMING - 1)
         for label, run in zip(("next", *[""] * UPCOMING), (record.next_run, *later), strict=False):
             yield label, ago(run)
     if record.last_run is not None:

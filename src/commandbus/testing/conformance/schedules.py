@@ -1,4 +1,4 @@
-"""Schedules: kept in the store, one command per slot, whichever worker sends it."""
+"""Schedules: kept in the store, one command per occurrence, whichever worker sends it."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def sent(bus: Harness) -> int:
 
 
 class ScheduleSuite:
-    def test_nothing_is_sent_before_the_slot(self, bus: Harness) -> None:
+    def test_nothing_is_sent_before_the_occurrence(self, bus: Harness) -> None:
         record = put(bus, hourly())
         assert record.next_run > bus.now - timedelta(seconds=1)
         assert run_tick(bus) == 0
 
-    def test_a_slot_sends_one_command_with_its_data(self, bus: Harness) -> None:
+    def test_an_occurrence_sends_one_command_with_its_data(self, bus: Harness) -> None:
         record = put(bus, hourly(data={"x": 1}, priority="high"))
         bus.advance(3600)
         assert run_tick(bus) == 1
@@ -54,7 +54,7 @@ class ScheduleSuite:
         assert get(bus).last_command_id == command.command_id
         assert get(bus).next_run > record.next_run - timedelta(seconds=1)
 
-    def test_many_schedulers_send_a_slot_once(self, bus: Harness) -> None:
+    def test_many_schedulers_send_an_occurrence_once(self, bus: Harness) -> None:
         put(bus, hourly())
         bus.advance(3600)
         together(8, lambda _: run_tick(bus))
@@ -63,7 +63,7 @@ class ScheduleSuite:
     @pytest.mark.parametrize(
         ("misfire", "expected"), [(Misfire.ONCE, 1), (Misfire.SKIP, 0), (Misfire.ALL, 3)]
     )
-    def test_missed_slots_follow_the_policy(
+    def test_missed_occurrences_follow_the_policy(
         self, bus: Harness, misfire: Misfire, expected: int
     ) -> None:
         put(bus, hourly(misfire=misfire))
@@ -83,7 +83,7 @@ class ScheduleSuite:
         assert run_tick(bus) == 0
 
     @pytest.mark.parametrize("change", ["disable", "put"])
-    def test_what_is_changed_while_a_slot_is_sent_is_changed(self, bus: Harness, change: str) -> None:
+    def test_a_change_during_a_send_is_kept(self, bus: Harness, change: str) -> None:
         put(bus, hourly())
         scope = bus.bus.scope
         before = bus.run(scope.store.get_document(KIND, "s"))
@@ -98,20 +98,20 @@ class ScheduleSuite:
         bus.advance(7200)
         assert run_tick(bus) == 0
 
-    def test_enabling_what_is_enabled_drops_no_slot(self, bus: Harness) -> None:
+    def test_enabling_what_is_enabled_drops_no_occurrence(self, bus: Harness) -> None:
         put(bus, hourly())
         bus.advance(3600)
         bus.call(bus.bus.enable_schedule, "s")
         assert run_tick(bus) == 1
 
-    def test_trigger_sends_now_beside_the_slots(self, bus: Harness) -> None:
+    def test_trigger_sends_now_beside_the_occurrences(self, bus: Harness) -> None:
         planned = put(bus, hourly()).next_run
         sent = bus.call(bus.bus.trigger_schedule, "s")
         assert (sent.domain, sent.duplicate) == (DOMAIN, False)
         assert bus.get(sent.command_id).command_type == "ship"
         assert abs((get(bus).next_run - planned).total_seconds()) < 1
 
-    def test_replacing_keeps_the_planned_slot_if_times_are_equal(self, bus: Harness) -> None:
+    def test_replacing_keeps_the_planned_occurrence_if_times_are_equal(self, bus: Harness) -> None:
         planned = put(bus, hourly()).next_run
         assert put(bus, hourly(data=2)).next_run == planned
         assert put(bus, hourly(every=7)).next_run != planned
@@ -140,7 +140,7 @@ class ScheduleSuite:
         with bus.run_worker(registry_of(ship=recorder)):
             put(bus, hourly(every=1))
             first, second = recorder.wait_for(2)[:2]
-        assert first.headers["slot"] != second.headers["slot"]
+        assert first.headers["occurrence"] != second.headers["occurrence"]
 
     @pytest.mark.parametrize(
         ("change", "named"),
@@ -169,33 +169,33 @@ class ScheduleSuite:
             bus.call(bus.bus.trigger_schedule, "nosuch")
 
 
-def slots(cron: str, zone: str, after: datetime, count: int) -> list[datetime]:
+def occurrences(cron: str, zone: str, after: datetime, count: int) -> list[datetime]:
     schedule = Schedule(name="s", domain="d", command_type="t", cron=cron, timezone=zone)
-    upcoming = schedule.slots_after(after)
+    upcoming = schedule.occurrences_after(after)
     return [next(upcoming) for _ in range(count)]
 
 
 class DaylightSavingSuite:
-    """Slots around the changes of the clock in Berlin, which are the same for every engine."""
+    """Occurrences around the changes of the clock in Berlin, which are the same for every engine."""
 
-    def test_an_hour_that_does_not_exist_still_has_its_slot_once(self) -> None:
-        days = slots("30 2 * * *", "Europe/Berlin", datetime(2026, 3, 28, 12, tzinfo=UTC), 2)
+    def test_an_hour_that_does_not_exist_still_has_its_occurrence_once(self) -> None:
+        days = occurrences("30 2 * * *", "Europe/Berlin", datetime(2026, 3, 28, 12, tzinfo=UTC), 2)
         assert days[0].date() == datetime(2026, 3, 29, tzinfo=UTC).date()
         assert days[1] == datetime(2026, 3, 30, 0, 30, tzinfo=UTC)
 
-    def test_an_hour_that_comes_twice_has_its_slot_once(self) -> None:
-        days = slots("30 2 * * *", "Europe/Berlin", datetime(2026, 10, 24, 12, tzinfo=UTC), 2)
+    def test_an_hour_that_comes_twice_has_its_occurrence_once(self) -> None:
+        days = occurrences("30 2 * * *", "Europe/Berlin", datetime(2026, 10, 24, 12, tzinfo=UTC), 2)
         assert days == [
             datetime(2026, 10, 25, 0, 30, tzinfo=UTC),
             datetime(2026, 10, 26, 1, 30, tzinfo=UTC),
         ]
 
-    def test_the_next_slot_lies_ahead_also_in_the_hour_that_comes_twice(self) -> None:
+    def test_the_next_occurrence_lies_ahead_also_in_the_hour_that_comes_twice(self) -> None:
         again = datetime(2026, 10, 25, 1, 10, tzinfo=UTC)
-        assert slots("30 2 * * *", "Europe/Berlin", again, 1) == [
+        assert occurrences("30 2 * * *", "Europe/Berlin", again, 1) == [
             datetime(2026, 10, 26, 1, 30, tzinfo=UTC)
         ]
 
     def test_an_unknown_zone_is_refused(self) -> None:
         with pytest.raises(ConfigurationError, match="Nowhere"):
-            slots("* * * * *", "Nowhere", datetime(2026, 1, 1, tzinfo=UTC), 1)
+            occurrences("* * * * *", "Nowhere", datetime(2026, 1, 1, tzinfo=UTC), 1)
