@@ -31,9 +31,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     COMMANDBUS_TEST=everything all is tried on all."""
     if os.environ.get("COMMANDBUS_TEST") == "everything":
         return
-    left_out = [item for item in items if _on_pgmq_again(item) or _in_children_again(item)]
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        (left_out if _on_pgmq_again(item) or _in_children_again(item) else kept).append(item)
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+    items[:] = kept
 
 
 def _in_children_again(item: pytest.Item) -> bool:
