@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -23,8 +24,10 @@ from commandbus.errors import ConfigurationError, InvalidOperationError
 from commandbus.interfaces.cli.promotion import move
 from commandbus.operations import promotion
 from commandbus.sync import SyncCommandBus, SyncTroubleshootingQueue, SyncWorker
+from commandbus.testing import Configuration
+from commandbus.testing.conformance.atomicity import fails_at_every_step
 from tests.cli.helpers import Cli
-from tests.postgres.database import empty_url
+from tests.postgres.database import empty_url, postgres_configuration
 
 pytestmark = pytest.mark.postgres
 ORIGIN, WHERE = "sqlite:///jobs.db", "postgresql://server/db"
@@ -135,6 +138,26 @@ def test_a_crash_at_any_point_loses_nothing_and_doubles_nothing(
     assert new.verify_audit().problems == []
     (parked,) = SyncTroubleshootingQueue(new).list_troubleshooting()
     assert SyncTroubleshootingQueue(new).list_cases([parked])[0].comment == "hm"
+
+
+def test_a_failure_at_any_statement_leaves_a_piece_where_it_was(
+    old: SyncCommandBus, new: SyncCommandBus, tmp_path: Path
+) -> None:
+    SyncTroubleshootingQueue(old).acting("ann").comment(fill(old)["parked"], "hm")
+    with (
+        closing(Configuration("sqlite", f"sqlite:///{tmp_path}/jobs.db").open("threads")) as source,
+        closing(postgres_configuration().open("threads")) as target,
+    ):
+        here, there = source.bus.scope, target.bus.scope
+        depart = lambda: source.run(promotion.depart(here, WHERE, 0))  # noqa: E731
+        assert fails_at_every_step(source, depart) >= 5
+        moving = source.run(promotion.list_moving(here))
+        arrive = lambda: target.run(promotion.arrive(there, [*moving.values()], ORIGIN))  # noqa: E731
+        assert fails_at_every_step(target, arrive) >= 5
+        confirm = lambda: source.run(promotion.confirm(here, moving))  # noqa: E731
+        assert fails_at_every_step(source, confirm) >= len(moving)
+        assert source.run(promotion.list_moving(here)) == {}
+    assert len(new.query_commands(domain="shop")) == len(moving) == 7
 
 
 def test_what_operators_did_arrives_linked_and_what_they_arranged_with_it(

@@ -21,31 +21,43 @@ from commandbus.errors import (
     PermanentCommandError,
 )
 from commandbus.operations import (
+    declaring,
     erasure,
     ledger,
     membership,
     parked_notes,
+    presence,
     retention,
     routing,
     schedules,
 )
 from commandbus.operations.batches import close_open_batches
+from commandbus.store import moving
 from commandbus.store.op import Op, Statement
 from commandbus.store.processes import ProcessFilter
 from commandbus.store.records import Claimed, ClaimRequest, CommandFilter, Settlement
 from commandbus.store.replies import follow_up
 from commandbus.testing.conformance.helpers import park, require
+from commandbus.testing.conformance.worker_requests import report
 from commandbus.testing.harness import DOMAIN, Harness
 from commandbus.testing.sagas import DOMAIN as TRAVEL
 from commandbus.testing.sagas import Approved, BookTrip, Sagas, Timed, Trip
+from commandbus.worker.handlers import HandlerRegistry
 
 Act = Callable[[], Any]
 
 KINDS = {
     *("unique", "cancellation", "breaker", "schedule"),
     *(parked_notes.KIND, ledger.KIND, ledger.HEAD, ledger.OPEN, ledger.ACTION, membership.KIND),
+    *(declaring.KIND, moving.KIND, presence.REQUESTS),
 }
 """Of documents that these operations write; a test fails when one is missing here."""
+
+
+SENDS = (
+    *("a limited sender", "a replaced command", "many with keys", "one more in a batch", "a batch"),
+    *("more in a batch", "a chain"),
+)
 
 
 class InjectedError(Exception):
@@ -156,6 +168,7 @@ def _sending(bus: Harness) -> dict[str, Act]:
     bus.send(unique_key="first", reply_to="answers")
     batch_id = _batch(bus)
     key = Unique(on_conflict="replace", window=60)
+    more = SendRequest(DOMAIN, "ship", {"n": 3})
     return {
         "a limited sender": lambda: bus.send(sender="shop"),
         "a replaced command": lambda: bus.send(unique_key="first", unique=key),
@@ -165,6 +178,8 @@ def _sending(bus: Harness) -> dict[str, Act]:
         ),
         "one more in a batch": lambda: bus.send(batch_id=batch_id),
         "a batch": lambda: _batch(bus),
+        "more in a batch": lambda: bus.call(bus.bus.add_to_batch, batch_id, [more, more]),
+        "a chain": lambda: bus.call(bus.bus.chain, more, more),
     }
 
 
@@ -175,10 +190,8 @@ def _operating(bus: Harness) -> dict[str, Act]:
     # Its lease must outlast all actions: with PGMQ, a command whose lease ended counts as ready.
     taken = bus.take(bus.worker(), visibility_timeout=3600)
     assert taken.command.command_id == running
-    bus.call(
-        bus.bus.put_schedule,
-        Schedule(name="nightly", domain=DOMAIN, command_type="x", cron="0 0 * * *"),
-    )
+    nightly = Schedule(name="nightly", domain=DOMAIN, command_type="x", cron="0 0 * * *")
+    name = report(bus).name
     return {
         "retry": lambda: bus.call(desk.operator_retry, parked[0], data={"n": 9}),
         "cancel parked": lambda: bus.call(desk.operator_cancel, parked[1], reason="no"),
@@ -195,11 +208,28 @@ def _operating(bus: Harness) -> dict[str, Act]:
         "no limit": lambda: bus.call(bus.bus.clear_limit, DOMAIN, per_sender=True),
         "open breaker": lambda: bus.call(bus.bus.open_breaker, "bank"),
         "reset breaker": lambda: bus.call(bus.bus.reset_breaker, "bank"),
+        "put schedule": lambda: bus.call(bus.bus.put_schedule, nightly),
         "trigger": lambda: bus.call(bus.bus.trigger_schedule, "nightly"),
         "disable schedule": lambda: bus.call(bus.bus.disable_schedule, "nightly"),
         "enable schedule": lambda: bus.call(bus.bus.enable_schedule, "nightly"),
         "delete schedule": lambda: bus.call(bus.bus.delete_schedule, "nightly"),
+        "resend": lambda: bus.call(bus.bus.resend, parked[1]),
+        "quiet worker": lambda: bus.call(bus.bus.quiet_workers, [name]),
+        "resume worker": lambda: bus.call(bus.bus.resume_workers, [name]),
+        "resize worker": lambda: bus.call(bus.bus.set_worker_concurrency, 2, [name]),
+        "stop worker": lambda: bus.call(bus.bus.stop_workers, [name]),
+        "purge": lambda: bus.call(bus.bus.purge, DOMAIN),
     }
+
+
+def _declared(bus: Harness, cron: str, rate: str) -> HandlerRegistry:
+    """A registry with two schedules, and a limit where the engine has any."""
+    registry = HandlerRegistry()
+    limit: dict[str, Any] = {"rate": rate} if bus.capabilities.gates else {}
+    for command_type in ("ship", "pack"):
+        handler = registry.handler(DOMAIN, command_type, **limit)
+        registry.schedule(cron=cron)(handler(lambda command, context: None))
+    return registry
 
 
 def _route(bus: Harness, sagas: Sagas, claimed: list[Claimed]) -> None:
@@ -207,8 +237,7 @@ def _route(bus: Harness, sagas: Sagas, claimed: list[Claimed]) -> None:
 
 
 class AtomicitySuite:
-    @pytest.mark.parametrize("name", ["a limited sender", "a replaced command", "many with keys",
-                                      "one more in a batch", "a batch"])  # fmt: skip
+    @pytest.mark.parametrize("name", SENDS)
     def test_a_send_that_fails_on_the_way_leaves_nothing(self, bus: Harness, name: str) -> None:
         assert fails_at_every_step(bus, _sending(bus)[name]) >= 2
 
@@ -252,6 +281,58 @@ class AtomicitySuite:
         assert sagas.get(timed) is not None
         cancel = lambda: bus.call(bus.bus.cancel_process, process_id, "no")  # noqa: E731
         assert fails_at_every_step(bus, cancel) >= 2
+
+    def test_operators_drive_processes_all_or_nothing(self, bus: Harness) -> None:
+        sagas = Sagas(bus, BookTrip)
+        process_id = sagas.start()
+        sagas.done("book_hotel", "Grand")
+        sagas.done("book_car")
+        sagas.done("pay", BusinessRuleException("NO", "no"))
+        sagas.done("cancel_car", PermanentCommandError("BROKEN", "no"))
+        retry = lambda: bus.call(bus.bus.retry_process, process_id)  # noqa: E731
+        assert fails_at_every_step(bus, retry) >= 2
+        sagas.done("cancel_car", BusinessRuleException("NO", "never"))
+        skip = lambda: bus.call(bus.bus.skip_compensation, process_id, "sold")  # noqa: E731
+        assert fails_at_every_step(bus, skip) >= 2
+
+    def test_declarations_are_brought_into_the_store_all_or_nothing(self, bus: Harness) -> None:
+        first, second = _declared(bus, "0 2 * * *", "10/m"), _declared(bus, "0 3 * * *", "20/m")
+        bring = lambda registry: partial(bus.call, bus.bus.declare, registry)  # noqa: E731
+        assert fails_at_every_step(bus, bring(first)) >= 6
+        assert fails_at_every_step(bus, bring(second)) >= 6
+        bus.call(bus.bus.disable_schedule, f"{DOMAIN}.ship")
+        bus.call(bus.bus.delete_schedule, f"{DOMAIN}.pack")
+        overwrite = partial(bus.call, bus.bus.declare, first, overwrite=True, reason="as in the code")
+        assert fails_at_every_step(bus, overwrite) >= 6
+
+    def test_a_prune_that_fails_on_the_way_has_forgotten_and_recorded_whole_pieces(
+        self, bus: Harness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(retention, "PIECE", 2)
+        worker, total = bus.worker(), 6
+        for _ in range(total):
+            bus.send()
+            bus.call(worker.complete, bus.take(worker))
+        bus.advance(10)
+        scope, store = bus.bus.scope, bus.bus.scope.store
+        failed, forgotten = 0, [0]
+        while True:
+            scope.store = FailingStore(store, failed + 1)
+            try:
+                bus.call(bus.bus.prune, {"COMPLETED": 1.0})
+            except InjectedError:
+                failed += 1
+            else:
+                break
+            finally:
+                scope.store = store
+            forgotten.append(total - len(bus.query(status="COMPLETED")))
+            recorded = [int(one.subject.split()[0]) for one in bus.call(bus.bus.list_actions)]
+            assert sum(recorded) == forgotten[-1]
+            assert all(size == retention.PIECE for size in recorded)
+        assert forgotten == sorted(forgotten)
+        assert set(forgotten) >= {0, 2, 4}
+        assert not bus.query(status="COMPLETED")
 
     def test_services_do_their_work_all_or_nothing(self, bus: Harness) -> None:
         scope = bus.bus.scope
