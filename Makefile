@@ -22,6 +22,10 @@ PIP_INSTALL := $(RUN)/python -m pip install --quiet --no-cache-dir --disable-pip
 export PYRIGHT_PYTHON_CACHE_DIR := $(CURDIR)/$(VENV)/.cache
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
+# Where a container forbids bytecode files, every run of the tests rewrites all assertions again, and every process that a test
+# starts compiles what was edited since the installation. Empty means: write them.
+export PYTHONDONTWRITEBYTECODE :=
+
 # A version of Python as "3.12", failing where it is too old.
 VERSION := import sys; print(*sys.version_info[:2], sep="."); sys.exit(sys.version_info < (3, 11))
 
@@ -80,12 +84,13 @@ lint: $(NEEDS_DEV) types
 	@$(RUN)/ruff format --check .
 	@$(RUN)/lint-imports
 
-# pyright runs on Node, which comes from PyPI where the machine has none. Where it cannot start at
-# all, mypy's verdict, just obtained, has to do; an error that pyright reports always counts.
+# Both at a time, because each uses one core. pyright runs on Node, which comes from PyPI where the machine has none. Where it
+# cannot start at all, mypy's verdict has to do; an error that pyright reports always counts.
 types: $(NEEDS_DEV)
-	@$(RUN)/mypy
-	@if $(RUN)/pyright --version >/dev/null 2>&1; then $(RUN)/pyright; \
-	else echo "!!! SKIPPED: pyright cannot start on this machine; the types were checked by mypy alone" >&2; fi
+	@$(RUN)/mypy & mypy=$$!; failed=0; \
+	if $(RUN)/pyright --version >/dev/null 2>&1; then $(RUN)/pyright || failed=1; \
+	else echo "!!! SKIPPED: pyright cannot start on this machine; the types are checked by mypy alone" >&2; fi; \
+	wait $$mypy || failed=1; exit $$failed
 
 docs: $(NEEDS_TEST) ## build the documentation site into build/site
 	@$(RUN)/mkdocs build --quiet && echo "build/site/index.html"
