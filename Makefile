@@ -5,7 +5,8 @@
 #   make simulate SEEDS=100000
 
 PYTHON ?=
-PYTEST_ARGS ?= -n 3 -q
+# Neighbours stay in one worker, so that servers, browsers and wheels of a module are made once.
+PYTEST_ARGS ?= -n 3 --dist worksteal -q
 SEEDS ?= 1000
 SEED ?= 1
 EXAMPLES ?= 2000
