@@ -174,7 +174,10 @@ async def execute(driver: Driver, cursor: Any, statement: Statement, origin: str
     if isinstance(statement, Script):
         await driver.execute(cursor, statement.sql.encode(), prepare=False)
         return _texts(cursor)
-    await driver.execute(cursor, *bound(statement, origin))
+    sql, params = statement.sql, statement.params
+    if isinstance(statement, Coalescing):
+        sql, params = statement.plain()
+    await driver.execute(cursor, sql.encode(), bind(params, origin) or None)
     return await driver.rows(cursor) if _has_rows(cursor) else ()
 
 
@@ -191,14 +194,6 @@ def _texts(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> Rows:
             rows += wire.texts(cursor.pgresult)
         if not cursor.nextset():
             return rows
-
-
-def bound(statement: Statement, origin: str) -> tuple[bytes, list[Any] | None]:
-    """What goes to psycopg."""
-    sql, params = statement.sql, statement.params
-    if isinstance(statement, Coalescing):
-        sql, params = statement.plain()
-    return sql.encode(), bind(params, origin) or None
 
 
 def is_alive(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:

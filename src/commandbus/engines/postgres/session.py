@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from commandbus.engines.postgres.connections import Checkout
@@ -28,8 +28,13 @@ Kind = Literal["pool", "reserve", "following"]
 
 
 class _Session(ABC):
-    def __init__(self, engine: PostgresEngine, kind: Kind) -> None:
+    def __init__(
+        self, engine: PostgresEngine, kind: Kind, sources: Callable[[Op[Any] | None], Sources]
+    ) -> None:
+        """`sources` says where this runtime's connections come from, and closes the op that it is given
+        when the bus is not open."""
         self._engine, self._kind, self._own = engine, kind, kind != "pool"
+        self._sources = sources
 
     async def _run(self, op: Op[T], read: bool) -> T:
         wakes: list[Wake | Log] = []
@@ -70,10 +75,6 @@ class _Session(ABC):
             line.release()
 
     @abstractmethod
-    def _sources(self, op: Op[Any] | None) -> Sources:
-        """Where this runtime's connections come from. Closes `op` when the bus is not open."""
-
-    @abstractmethod
     def _listen(self, listening: threading.Event) -> Coroutine[Any, Any, object]:
         """Wait until the process listens."""
 
@@ -86,14 +87,11 @@ class PostgresSession(_Session):
     """For threads."""
 
     def __init__(self, engine: PostgresEngine, kind: Kind) -> None:
-        super().__init__(engine, kind)
+        super().__init__(engine, kind, engine.sources_of_threads)
         self._lane = SharedLane(lambda statement: finish(self._run_alone(statement)))
 
     def run(self, op: Op[T], *, read: bool = False) -> T:
         return finish(self._run(op, read))
-
-    def _sources(self, op: Op[Any] | None) -> Sources:
-        return self._engine.sources_of_threads(op)
 
     async def _listen(self, listening: threading.Event) -> None:
         listening.wait(LISTEN_SECONDS)
@@ -106,7 +104,7 @@ class AsyncPostgresSession(_Session):
     """For asyncio."""
 
     def __init__(self, engine: PostgresEngine, kind: Kind) -> None:
-        super().__init__(engine, kind)
+        super().__init__(engine, kind, engine.sources_of_loop)
         self._lanes: dict[asyncio.AbstractEventLoop, AsyncSharedLane] = {}
 
     def run(self, op: Op[T], *, read: bool = False) -> Coroutine[Any, Any, T]:
@@ -115,20 +113,14 @@ class AsyncPostgresSession(_Session):
         # The bus was opened for threads, and this is an `async def` handler of one of its workers.
         return asyncio.to_thread(self._engine.session.run, op, read=read)
 
-    def _sources(self, op: Op[Any] | None) -> Sources:
-        return self._engine.sources_of_loop(op)
-
     def _listen(self, listening: threading.Event) -> Coroutine[Any, Any, bool]:
         return asyncio.to_thread(listening.wait, LISTEN_SECONDS)
 
     def _share(self, statement: Coalescing) -> Coroutine[Any, Any, Rows]:
-        return self._lane().run(statement)
-
-    def _lane(self) -> AsyncSharedLane:
         loop = asyncio.get_running_loop()
         lane = self._lanes.get(loop)
         if lane is None:
             running = {one: lane for one, lane in self._lanes.items() if not one.is_closed()}
             lane = AsyncSharedLane(self._run_alone)
             self._lanes = {**running, loop: lane}
-        return lane
+        return lane.run(statement)

@@ -111,7 +111,9 @@ class Worker(Background, RuntimeWorker[CommandBus]):
         self._news = asyncio.Event()
         try:
             while self._another_round():
-                await self._run_once()
+                async with AsyncExitStack() as lifespans:
+                    await enter_lifespans(self.registry.lifespans, lifespans, self._execution.provided)
+                    await self._work()
         finally:
             self._running = False
             # What came too late for this run must not reach the next one.
@@ -119,11 +121,6 @@ class Worker(Background, RuntimeWorker[CommandBus]):
             self._finished, self._dropped = [], 0
             self._slots.clear()
             self._stopped.set()
-
-    async def _run_once(self) -> None:
-        async with AsyncExitStack() as lifespans:
-            await enter_lifespans(self.registry.lifespans, lifespans, self._execution.provided)
-            await self._work()
 
     async def _work(self) -> None:
         self._begin_anew()
