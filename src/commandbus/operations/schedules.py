@@ -202,7 +202,7 @@ def trigger_schedule(scope: Scope, name: str, *, reason: str | None = None) -> O
 
 
 def tick(scope: Scope) -> Op[TickReport]:
-    """Send what is due: the whole work of a scheduler, to be repeated by anyone at any time."""
+    """Send the commands of all due schedules. Any process may repeat this at any time."""
     now = yield from scope.store.now()
     sent = 0
     for document in (yield from scope.store.due_documents(KIND)):

@@ -29,8 +29,8 @@ LOOK_SECONDS = 0.5
 ANNOUNCE_SECONDS = 5.0
 """How often a worker that takes commands announces it."""
 CALM_LOOKS = 5
-"""Looks without leases of others, each after twice the time, until there is none any more. They take
-longer than it takes a busy worker to announce itself again: one look may fall between two leases."""
+"""Checks end after so many that found no leases of other workers, each after twice the interval of the
+last. Together they take longer than ANNOUNCE_SECONDS: one check may fall between two leases."""
 GRACE_SECONDS = 1.5
 """How long a process has to connect again."""
 RECORDER_SECONDS = 5.0

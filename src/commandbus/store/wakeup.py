@@ -44,7 +44,7 @@ class Waiter:
 
 
 class WakeHub:
-    """Who waits for what. Engines tell it what was committed, workers register with it."""
+    """Delivers wake-ups inside a process. Engines report commits to it, workers register with it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -179,13 +179,13 @@ class WakeHub:
             _tell(subscriber)
 
     def armed_domains(self) -> set[str]:
-        """The domains that someone in this process waits for right now."""
+        """The domains of the armed waiters of this process."""
         with self._lock:
             return {name for waiter in self._waiters if waiter.armed for name in waiter.domains}
 
     def wait_until_listened(self) -> bool:
-        """Block until someone waits for something: a watcher need not watch for the busy. Returns
-        False when it was interrupted instead."""
+        """Block until a waiter or an observer waits for events: a watcher has nothing to do for busy
+        workers. Returns False when it was interrupted instead."""
         self._listened.wait()
         with self._lock:
             return self._check_listened()
@@ -222,8 +222,8 @@ class WakeHub:
             self._interrupted = False
 
     def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back after every commit in this process; returns how to stop. For those who wait for
-        an outcome, and only look again then."""
+        """Call back after every commit in this process; returns how to stop. For calls that
+        wait for an outcome, and read it again after each commit."""
         with self._lock:
             self._observers.append(callback)
             self._check_listened()

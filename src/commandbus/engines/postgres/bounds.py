@@ -1,15 +1,15 @@
 """Where claims may begin: lower bounds on the key of the queue, one per priority.
 
-Claimed rows stay in the index until vacuum may remove them, which a snapshot held open by anyone
-prevents. A claim that began at the domain's first key would walk them all, again and again. So each
-claim begins after the last key it took, priority by priority, and still looks at whole other
-priorities.
+Claimed rows stay in the index until vacuum may remove them, which an open snapshot of any
+session prevents. A claim that began at the domain's first key would walk them all, again and again.
+So each claim begins after the last key it took, priority by priority, and searches other priorities
+from their beginning.
 
 A bound is a guess: sends commit out of order, and due work, retries and rescued commands return with
 old keys, often put there by other processes. Therefore bounds are forgotten after FORGET_SECONDS, when
-a claim finds nothing, and when this process itself returns work. The look without bounds is timed, and
-where it is slow it is taken more rarely: it may cost a twentieth. A worker that is woken by new work
-begins where work ended before, and looks everywhere a moment later.
+a claim finds nothing, and when this process itself returns work. Claims without bounds are timed, and
+are made more rarely where they are slow: they may take a twentieth of the time. A worker that is woken
+by new work starts at the last known bounds, and searches the whole index a moment later.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from commandbus.engines.postgres.templates import BIGINT, INTEGER, Columns, Values
 
 FORGET_SECONDS = 0.03
-"""So late at most a claim sees returned work, where looks without bounds are cheap."""
+"""The longest delay until a claim sees returned work, where claims without bounds are cheap."""
 WALK_SHARE = 20
 WALK_NOISE_SECONDS = 0.001
-"""So much is chance, and each look counts no more than four times the last one and this."""
+"""Differences below this are noise; a measured walk counts at most four times the last plus this."""
 PRIORITIES_MAX = 8
 CAREFUL_SECONDS = 5.0
-"""So long after suspects were seen, claims with bounds look for them, too."""
+"""How long claims with bounds also search for suspects after one was seen."""
 
 _LOWEST, _HIGHEST = -(2**31), 2**31 - 1
 _FIRST, _LAST = 0, 2**63 - 1
 
 
 Range = tuple[tuple[int, int], tuple[int, int]]
-"""From one key up to another, which is not in it."""
+"""A half-open range of keys: the first key, and the key after the last."""
 
 
 RANGES = Columns("ranges", from_priority=INTEGER, from_seq=BIGINT, to_priority=INTEGER, to_seq=BIGINT)
@@ -54,9 +54,9 @@ class Bounds:
         self._usual: dict[str, float] = {}
         """Seconds that a claim with bounds takes, on average."""
         self._walk: dict[str, float] = {}
-        """Seconds that the last look without bounds took longer than usual."""
+        """Seconds that the last claim without bounds took longer than usual."""
         self._walk_from: dict[str, float] = {}
-        """When the next one may be taken."""
+        """When the next claim without bounds may be made."""
         self._ended: dict[str, dict[int, int]] = {}
         self._careful_until: dict[str, float] = {}
         """Until when suspects, whose workers died, may wait in a domain, also above its bounds."""
@@ -64,24 +64,24 @@ class Bounds:
         """Domains to which a rescue returned commands a moment ago."""
 
     def ranges(self, partition: str, now: float) -> Values | None:
-        """Where to look, or None for everywhere."""
+        """The ranges to search, or None for the whole index."""
         known = self.after(partition, now)
         return _columns(_rest(known)) if known else None
 
     def ranges_after(self, partition: str, now: float, aged: Sequence[tuple[int, int]]) -> Values:
-        """Where to look, and before that at what has waited so long that its turn has come: of each of
-        these priorities, up to a sequence. No row is in two of the ranges."""
+        """The ranges to search, preceded by aged commands: of each of these priorities, up to a
+        sequence. No row is in two of the ranges."""
         known = dict(self.after(partition, now) or {})
         first = [((p, known.get(p, _FIRST)), (p, seq)) for p, seq in aged if known.get(p, 0) < seq]
         return _columns(first + _rest(known | {p: seq for (p, _), (_, seq) in first}))
 
     def after(self, partition: str, now: float) -> dict[int, int] | None:
-        """The bounds themselves, by priority, or None where there are none to go by."""
+        """The bounds by priority, or None where none are known or fresh."""
         known = self._known.get(partition)
         return known if known and now < self._fresh_until.get(partition, 0.0) else None
 
     def looked(self, partition: str, now: float, seconds: float, *, everywhere: bool) -> None:
-        """A claim took so long, without bounds or with them."""
+        """Record how long a claim took, without bounds (`everywhere`) or with them."""
         if not everywhere:
             self._usual[partition] = 0.9 * self._usual.get(partition, seconds) + 0.1 * seconds
             return
@@ -92,26 +92,26 @@ class Bounds:
         self._fresh_until[partition] = max(self._walk_from[partition], now + FORGET_SECONDS)
 
     def took(self, partition: str, keys: Iterable[tuple[int, int]]) -> None:
-        """These keys, in their order, were taken."""
+        """Move the bounds behind these claimed keys, which are in order."""
         known = dict(self._known.get(partition, ()))
         for priority, seq in keys:
             known[priority] = seq + 1
         self._known[partition] = known if len(known) <= PRIORITIES_MAX else {}
 
     def lower(self, partition: str, priority: int, seq: int) -> None:
-        """This key came back, and perhaps others of the priority after it."""
+        """A command with this key returned to the queue: begin there again."""
         for bounds in (self._known, self._ended):
             known = bounds.get(partition)
             if known and known.get(priority, 0) > seq:
                 bounds[partition] = known | {priority: seq}
 
     def emptied(self, partition: str) -> None:
-        """Nothing was found: the next look is everywhere."""
+        """A claim found nothing: the next one searches the whole index."""
         if known := self._known.pop(partition, None):
             self._ended[partition] = known
 
     def resume(self, partition: str, now: float) -> None:
-        """There is new work: begin where the work ended."""
+        """There is new work: use the bounds from before the partition was empty."""
         if known := self._ended.pop(partition, None):
             self._known[partition] = known
             self._fresh_until[partition] = max(
@@ -119,13 +119,13 @@ class Bounds:
             )
 
     def returned(self, partition: str) -> None:
-        """Work may have come back with old keys: look everywhere as soon as that is due."""
+        """Commands with old keys may have returned: search the whole index as soon as that is due."""
         self._ended.pop(partition, None)
         if partition in self._fresh_until:
             self._fresh_until[partition] = self._walk_from.get(partition, 0.0)
 
     def forget(self, partition: str) -> None:
-        """Something came back, with an old key: look everywhere next."""
+        """A command with an old key returned: the next claim searches the whole index."""
         self._known.pop(partition, None)
         self._ended.pop(partition, None)
 
@@ -142,7 +142,7 @@ class Bounds:
         self.beware(domains, now)
 
     def beware(self, domains: Iterable[str], now: float) -> None:
-        """Suspects wait there: for a while, claims with bounds look for them, too."""
+        """Suspects wait in these domains: for CAREFUL_SECONDS, claims with bounds include them."""
         for domain in domains:
             self._careful_until[domain] = now + CAREFUL_SECONDS
 
@@ -151,7 +151,7 @@ class Bounds:
 
 
 def _rest(known: Mapping[int, int]) -> list[Range]:
-    """Everything but what lies, in a priority, before its bound."""
+    """All keys except those below the bound of their priority."""
     keys = [(_LOWEST, _FIRST)]
     for priority in sorted(known):
         keys += [(priority, _FIRST), (priority, known[priority]), (priority + 1, _FIRST)]

@@ -119,10 +119,6 @@ else:
 # What is answered.
 
 
-class Count(Struct, frozen=True):
-    count: int
-
-
 class Attention(Struct, frozen=True):
     """Something that a person should look at, and where."""
 

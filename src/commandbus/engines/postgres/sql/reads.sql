@@ -153,7 +153,7 @@ from commandbus.lease l where l.worker <> $1::text
 select process from commandbus.ended_sessions($1::text)
 
 -- name: ahead
--- Along the index, and no further than anyone wants to know.
+-- Reads the index, up to the limit of the caller.
 select count(*) from (select 1 from commandbus.queue
     where domain = $1::text and (priority, seq) < ($2::integer, $3::bigint) limit $4::bigint) a
 

@@ -101,7 +101,7 @@ select
 select min(until) from commandbus_lease where worker <> ?
 
 -- name: ahead
--- Along the index, and no further than anyone wants to know.
+-- Reads the index, up to the limit of the caller.
 select count(*) from (select 1 from commandbus_queue
     where domain = ? and (priority, seq) < (?, ?) limit ?)
 
