@@ -81,7 +81,7 @@ def run_on_terminal(*arguments: str, folder: Path, columns: int, timeout: float 
         os.close(theirs)
         reader.start()
         code = process.wait(timeout)
-        reader.join(10)
+        reader.join(30)
     os.close(ours)
     return Ran(code, b"".join(received).decode(), "")
 

@@ -175,11 +175,11 @@ def test_a_slot_that_is_canceled_while_it_is_idle_is_replaced() -> None:
             worker = Worker(bus, "orders", registry, concurrency=1)
             running = asyncio.create_task(worker.run())
             try:
-                await bus.wait((await bus.send("orders", "ship", 1)).command_id, timeout=10)
-                async with asyncio.timeout(10):
+                await bus.wait((await bus.send("orders", "ship", 1)).command_id, timeout=30)
+                async with asyncio.timeout(30):
                     await canceled.wait()
                 second = await bus.send("orders", "ship", 2)
-                record = await bus.wait(second.command_id, timeout=10)
+                record = await bus.wait(second.command_id, timeout=30)
                 assert record.status is CommandStatus.COMPLETED
             finally:
                 await worker.stop(0)
@@ -198,7 +198,7 @@ def test_all_of_it_holds_on_the_event_loop_of_the_command_line(registry: Handler
             try:
                 kinds = ["give_up", "swallow", "leave_pending", "group", "await_canceled_child"] * 3
                 sent = [await bus.send("orders", kind) for kind in kinds]
-                return [(await bus.wait(one.command_id, timeout=10)).status for one in sent]
+                return [(await bus.wait(one.command_id, timeout=30)).status for one in sent]
             finally:
                 await worker.stop(0)
                 await asyncio.wait_for(running, 10)
@@ -224,7 +224,7 @@ def test_commands_of_a_loop_that_is_shut_down_go_back_without_an_attempt() -> No
         await bus.open()
         sent = await bus.send("orders", "ship")
         kept.append(asyncio.create_task(Worker(bus, "orders", registry).run()))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await begun.wait()
         return bus, sent.command_id
 

@@ -76,7 +76,7 @@ def test_the_first_signal_lets_handlers_finish(tmp_path: Path, runtime: str, num
         assert process.stdout.readline() == "began\n"
         process.send_signal(number)
         rest, _ = process.communicate(timeout=30)
-        record = bus.wait(command_id, timeout=5)
+        record = bus.wait(command_id, timeout=30)
     assert rest.splitlines() == ["lifespan stopped", "ended True"]
     assert process.returncode == 0
     assert (record.status, record.result) == (CommandStatus.COMPLETED, "done")
@@ -111,5 +111,5 @@ def test_another_thread_gets_an_error_that_signals_are_not_its_own(tmp_path: Pat
     with SyncCommandBus("memory://") as bus:
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
-        thread.join(10)
+        thread.join(30)
     assert "main thread only" in str(raised[0])

@@ -74,7 +74,7 @@ class Running:
 
     def __exit__(self, *_: object) -> None:
         self.worker.stop(timeout=0)
-        self.thread.join(10)
+        self.thread.join(30)
         assert not self.thread.is_alive()
 
 
@@ -86,7 +86,7 @@ def test_a_stuck_thread_is_replaced_and_its_command_redelivered_once(bus: SyncCo
     )
     with Running(worker):
         sent = bus.send("d", "hang")
-        record = bus.wait(sent.command_id, timeout=10)
+        record = bus.wait(sent.command_id, timeout=30)
         assert (record.status, record.attempts) == (CommandStatus.COMPLETED, 2)
         assert worker.health_status.report().stuck_threads == 1
         trail = bus.get_audit_trail(sent.command_id)
@@ -113,7 +113,7 @@ def test_a_declared_timeout_counts_instead_of_the_thread_timeout(bus: SyncComman
         with pytest.raises(TimeoutError):
             bus.wait(sent.command_id, timeout=1)
         over.set()
-        record = bus.wait(sent.command_id, timeout=10)
+        record = bus.wait(sent.command_id, timeout=30)
         assert (record.result, record.attempts, record.crashes) == ("done", 1, 0)
 
 
@@ -128,10 +128,10 @@ def test_the_watchdog_restarts_a_critical_worker(bus: SyncCommandBus) -> None:
         eventually(lambda: watchdog.restarts == 1)
         assert 'watchdog_recoveries_total{kind="threads"} 1' in render(worker)
         for one in sent:
-            assert bus.wait(one.command_id, timeout=10).status is CommandStatus.COMPLETED
+            assert bus.wait(one.command_id, timeout=30).status is CommandStatus.COMPLETED
         eventually(lambda: worker.health_status.state is HealthState.DEGRADED)  # they still run
         after = bus.send("d", "hang")
-        assert bus.wait(after.command_id, timeout=10).status is CommandStatus.COMPLETED
+        assert bus.wait(after.command_id, timeout=30).status is CommandStatus.COMPLETED
         hanging.let_go.set()
         eventually(lambda: worker.health_status.state is HealthState.HEALTHY)
 
@@ -161,7 +161,7 @@ def test_stop_ends_in_time_although_a_handler_never_returns(bus: SyncCommandBus)
     eventually(lambda: hanging.calls == 1)
     began = time.monotonic()
     worker.stop(timeout=0.1)
-    thread.join(10)
+    thread.join(30)
     assert not thread.is_alive()
     assert time.monotonic() - began < 10
     hanging.let_go.set()
@@ -174,7 +174,7 @@ def test_a_stop_before_the_run_is_not_lost(bus: SyncCommandBus) -> None:
     worker.stop()
     thread = threading.Thread(target=worker.run, daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(30)
     assert not thread.is_alive()
 
 
@@ -194,7 +194,7 @@ def test_threads_carry_the_name_of_their_domain(bus: SyncCommandBus) -> None:
     registry.register("mail", "who", lambda command, context: threading.current_thread().name)
     with Running(SyncWorker(bus, "mail", registry, concurrency=2)):
         sent = bus.send("mail", "who")
-        assert bus.wait(sent.command_id, timeout=10).result in ("worker-mail-1", "worker-mail-2")
+        assert bus.wait(sent.command_id, timeout=30).result in ("worker-mail-1", "worker-mail-2")
 
 
 def test_no_event_loop_is_behind_the_thread_runtime(
@@ -212,12 +212,12 @@ def test_no_event_loop_is_behind_the_thread_runtime(
     routing = threading.Thread(target=router.run, daemon=True)
     with Running(SyncWorker(bus, "d", registry)):
         routing.start()
-        assert bus.wait(bus.send("d", "x").command_id, timeout=10).result == "done"
+        assert bus.wait(bus.send("d", "x").command_id, timeout=30).result == "done"
         batch = bus.create_batch([SendRequest("d", "x")])
         eventually(lambda: bus.get_batch(batch.batch_id).completed == 1)
         eventually(lambda: len(bus.list_workers()) == 2)
         router.stop()
-    routing.join(10)
+    routing.join(30)
     assert not routing.is_alive()
 
 
@@ -252,7 +252,7 @@ async def test_a_def_handler_that_hangs_frees_its_slot_under_asyncio() -> None:
         )
         running = asyncio.create_task(worker.run())
         sent = await bus.send("d", "hang")
-        assert (await bus.wait(sent.command_id, timeout=10)).attempts == 2
+        assert (await bus.wait(sent.command_id, timeout=30)).attempts == 2
         assert worker.health_status.report().stuck_threads == 1
         hanging.let_go.set()
         while worker.health_status.report().stuck_threads:
@@ -276,7 +276,7 @@ async def test_the_watchdog_restarts_an_asyncio_worker() -> None:
             while watchdog.restarts == 0:
                 await asyncio.sleep(0.01)
             sent = await bus.send("d", "x")
-            assert (await bus.wait(sent.command_id, timeout=10)).status == "COMPLETED"
+            assert (await bus.wait(sent.command_id, timeout=30)).status == "COMPLETED"
             # The round that is ending may have carried it out.
             while worker.health_status.state is HealthState.CRITICAL:
                 await asyncio.sleep(0.01)

@@ -109,7 +109,7 @@ class Child:
         """The exit code; pipes are closed."""
         code = self.process.wait(seconds)
         for thread in self._threads:
-            thread.join(5)
+            thread.join(30)
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             try:
                 pipe.close()
@@ -171,7 +171,7 @@ class Lab:
 
         def frozen_without_lock() -> bool:
             child.signal(signal.SIGSTOP)
-            wait_until(child.is_frozen, "it is frozen", 10)
+            wait_until(child.is_frozen, "it is frozen", 30)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -180,7 +180,7 @@ class Lab:
             return True
 
         try:
-            wait_until(frozen_without_lock, "it is frozen without the lock", 10)
+            wait_until(frozen_without_lock, "it is frozen without the lock", 30)
         finally:
             os.close(lock)
 

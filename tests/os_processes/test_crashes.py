@@ -181,7 +181,7 @@ def test_a_zombie_that_is_the_only_worker_does_its_command_again(lab: Lab, runti
     stopped = time.monotonic()
     wait_until(lambda: time.monotonic() - stopped > 2 * LEASE, "the lease is over", 20)
     zombie.signal(signal.SIGCONT)
-    wait_until(lambda: lab.bus.stats(DOMAIN).completed == 1, "it was done again", 10)
+    wait_until(lambda: lab.bus.stats(DOMAIN).completed == 1, "it was done again", 30)
     record = lab.bus.get_command(command_id, domain=DOMAIN)
     assert record is not None
     # A crash counts if it goes on before its lease is taken back, and none while it is stopped.

@@ -25,7 +25,7 @@ from tests.pgmq.database import empty_url, pgmq_configuration, shared_url
 pytestmark = [pytest.mark.postgres, pytest.mark.pgmq]
 
 SENDERS, ROUNDS = 6, 4
-PATIENCE_SECONDS = 5
+PATIENCE_SECONDS = 30
 
 
 @pytest.fixture(params=["asyncio", "threads"])

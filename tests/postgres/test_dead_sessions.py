@@ -190,7 +190,7 @@ class TestStrangers:
                 waiting.start()
                 end_backends(url, LISTENING)
                 eventually(lambda: key_of(url, bus) not in (None, key))
-                waiting.join(10)
+                waiting.join(30)
                 assert ended(url, process) == []
 
 

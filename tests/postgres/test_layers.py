@@ -381,7 +381,7 @@ def test_connections_are_replaced_under_senders(bus: Harness) -> None:
         pool = held[0]._line.source
         eventually(lambda: len(pool._queue) == 1)
         bus.engine.replace()
-        assert len(waiting.result(10)) == 200
+        assert len(waiting.result(30)) == 200
         assert bus.stats().ready == 200
     finally:
         for transaction in held:

@@ -84,7 +84,7 @@ def test_handlers_of_another_worker_keep_their_transactions(bus: Harness) -> Non
     with bus.run_worker(registry) as running, bus.run_worker(other.registry, "others"):
         try:
             command_id = bus.send("others")
-            assert other.entered.wait(10)
+            assert other.entered.wait(30)
             restart(running)
         finally:
             other.let_go.set()
@@ -97,9 +97,9 @@ def test_a_transaction_that_is_left_behind_is_broken(bus: Harness) -> None:
     with bus.run_worker(stuck.registry, visibility_timeout=20.0) as running:
         try:
             bus.send()
-            assert stuck.entered.wait(10)
+            assert stuck.entered.wait(30)
             restart(running)
         finally:
             stuck.let_go.set()
-        assert stuck.ended.wait(10)
+        assert stuck.ended.wait(30)
         assert isinstance(stuck.failure, psycopg.OperationalError)

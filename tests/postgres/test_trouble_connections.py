@@ -74,7 +74,7 @@ def test_a_send_of_unknown_outcome_can_be_repeated(
         trap = proxy.on_commit(harm)  # type: ignore[arg-type]
         with pytest.raises(StoreUnavailable):
             bus.send(DOMAIN, "ship", command_id=command_id)
-        assert trap.sprung.wait(5)
+        assert trap.sprung.wait(30)
         assert places(url)["command"] == 1 + stored
         if stored:
             with pytest.raises(DuplicateCommandError):
@@ -95,7 +95,7 @@ def test_a_bulk_send_of_unknown_outcome_is_all_or_nothing(
         trap = proxy.on_commit(harm)  # type: ignore[arg-type]
         with pytest.raises(StoreUnavailable):
             bus.send_many(requests)
-        assert trap.sprung.wait(5)
+        assert trap.sprung.wait(30)
         assert places(url)["command"] == 1 + stored * count
         if stored:
             with pytest.raises(DuplicateCommandError):
@@ -180,7 +180,7 @@ def test_a_frozen_connection_is_given_up_and_replaced(url: str, proxy: Proxy, ru
         eventually(lambda: first in done)
         trap = proxy.on_statement(CLAIM, "freeze")
         second = bus.send(DOMAIN, "ship").command_id
-        assert trap.sprung.wait(10)
+        assert trap.sprung.wait(30)
         eventually(lambda: second in done, 20)
         eventually(lambda: places(url)["outcome"] == 2)
 
@@ -223,7 +223,7 @@ def test_a_listener_whose_server_does_not_answer_finds_another(
         first = bus.send(DOMAIN, "ship").command_id
         eventually(lambda: first in done)
         trap = proxy.on_statement("update [^;]*sleeper", "freeze")
-        assert trap.sprung.wait(10), "it gave a sign of life"
+        assert trap.sprung.wait(30), "it gave a sign of life"
         second = bus.send(DOMAIN, "ship").command_id
         eventually(lambda: second in done, 20)
 

@@ -210,17 +210,17 @@ def test_a_consumer_in_another_thread_is_woken_at_once() -> None:
 
     queue = Queue(clock=clock)
     consumer.start()
-    assert asked.wait(10)
+    assert asked.wait(30)
     queue.enqueue("x")
-    assert got.wait(10), "nothing but a shutdown or its timeout would wake the consumer"
+    assert got.wait(30), "nothing but a shutdown or its timeout would wake the consumer"
 
 
 def test_a_delayed_item_reaches_a_blocked_consumer_on_the_real_clock() -> None:
     queue = Queue()
     began = time.monotonic()
     queue.enqueue("later", delay_seconds=0.1)
-    assert queue.dequeue(timeout=10) == "later"
-    assert 0.1 <= time.monotonic() - began < 5
+    assert queue.dequeue(timeout=60) == "later"
+    assert 0.1 <= time.monotonic() - began < 30
 
 
 def test_every_item_reaches_one_of_several_blocked_consumers() -> None:
@@ -230,7 +230,7 @@ def test_every_item_reaches_one_of_several_blocked_consumers() -> None:
         queue.enqueue(number, delay_seconds=0.01 if number % 3 == 0 else 0)
     queue.shutdown()
     for thread in threads:
-        thread.join(10)
+        thread.join(30)
     assert not any(thread.is_alive() for thread in threads)
     assert sorted(got) == list(range(200))
 
@@ -251,7 +251,7 @@ def test_a_consumer_that_got_an_item_wakes_the_next_one() -> None:
         for number in range(3):
             queue.enqueue(number, delay_seconds=0.05)
     for thread in threads:
-        thread.join(10)
+        thread.join(30)
     assert not any(thread.is_alive() for thread in threads)
     assert not both.broken
 
@@ -359,7 +359,7 @@ def test_a_shutdown_releases_every_blocked_consumer() -> None:
     threads = [consume(queue, got) for _ in range(4)]
     queue.shutdown()
     for thread in threads:
-        thread.join(10)
+        thread.join(30)
     assert not any(thread.is_alive() for thread in threads)
     assert got == []
 
@@ -371,7 +371,7 @@ def test_a_purge_after_a_shutdown_releases_who_waits_for_a_delayed_item() -> Non
     queue.shutdown()
     queue.purge()
     for thread in threads:
-        thread.join(10)
+        thread.join(30)
     assert not any(thread.is_alive() for thread in threads)
     assert got == []
 
@@ -382,7 +382,7 @@ def test_the_last_item_after_a_shutdown_releases_the_other_consumers() -> None:
     threads = [consume(queue, got) for _ in range(3)]
     queue.shutdown()
     for thread in threads:
-        thread.join(10)
+        thread.join(30)
     assert not any(thread.is_alive() for thread in threads)
     assert got == ["soon"]
 
@@ -399,10 +399,10 @@ def test_producers_and_consumers_in_many_threads_lose_nothing() -> None:
     for thread in producers:
         thread.start()
     for thread in producers:
-        thread.join(10)
+        thread.join(30)
     queue.shutdown()
     for thread in consumers:
-        thread.join(10)
+        thread.join(30)
     assert sorted(got) == list(range(1_000))
 
 
@@ -413,5 +413,5 @@ def test_an_enqueue_ends_the_wait_of_a_consumer() -> None:
     queue.enqueue("x")
     eventually(lambda: taken == ["x"])
     queue.shutdown()
-    consumer.join(10)
+    consumer.join(30)
     assert not consumer.is_alive()

@@ -62,7 +62,7 @@ def test_a_broken_exception_or_result_ends_its_command_not_its_slot(runtime: str
             thread = threading.Thread(target=worker.run, daemon=True)
             thread.start()
             sent = [bus.send("d", kind).command_id for kind in ("raise", "return", "fine")]
-            statuses = [bus.wait(one, timeout=10).status for one in sent]
+            statuses = [bus.wait(one, timeout=30).status for one in sent]
             worker.stop()
             thread.join(30)
     else:
@@ -72,7 +72,7 @@ def test_a_broken_exception_or_result_ends_its_command_not_its_slot(runtime: str
                 worker = Worker(bus, "d", registry, concurrency=1)
                 running = asyncio.create_task(worker.run())
                 sent = [(await bus.send("d", k)).command_id for k in ("raise", "return", "fine")]
-                found = [(await bus.wait(one, timeout=10)).status for one in sent]
+                found = [(await bus.wait(one, timeout=30)).status for one in sent]
                 await worker.stop()
                 await running
                 return found
@@ -149,7 +149,7 @@ def test_several_stops_at_once_do_not_end_the_next_run() -> None:
             thread = threading.Thread(target=worker.run, daemon=True)
             thread.start()
             eventually(lambda: worker.is_running and worker.ping())
-            assert bus.wait(bus.send("d", "x").command_id, timeout=10).status == "COMPLETED"
+            assert bus.wait(bus.send("d", "x").command_id, timeout=30).status == "COMPLETED"
             stops = [threading.Thread(target=worker.stop, daemon=True) for _ in range(4)]
             for stop in stops:
                 stop.start()

@@ -72,7 +72,7 @@ def collect(slots: Slots, counts: Counts, count: int) -> list[Any]:
     """As the worker's loop does: wait to be told, then take all there is."""
     found: list[Any] = []
     while len(found) < count:
-        assert counts.told.wait(10), f"only {len(found)} of {count} were handed in"
+        assert counts.told.wait(30), f"only {len(found)} of {count} were handed in"
         counts.told.clear()
         found += slots.collect()
     return found

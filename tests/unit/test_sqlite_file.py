@@ -53,7 +53,7 @@ def test_a_worker_on_a_file_that_was_deleted_says_so(tmp_path: Path) -> None:
             assert "deleted or replaced" in str(worker.health_status.report().last_error)
         finally:
             worker.stop(0)
-            running.join(10)
+            running.join(30)
 
 
 @pytest.mark.parametrize(("hours", "words"), [(1, "3600 s ahead of"), (-1, "3600 s behind")])

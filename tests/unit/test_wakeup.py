@@ -169,7 +169,7 @@ def test_a_watcher_waits_until_a_waiter_listens() -> None:
     watching = threading.Thread(target=lambda: found.append(hub.wait_until_listened()), daemon=True)
     watching.start()
     waiter(hub, "w1", News())
-    watching.join(10)
+    watching.join(30)
     assert found == [True]
 
 
@@ -190,7 +190,7 @@ def test_a_watcher_waits_again_after_an_interruption() -> None:
     watching.start()
     watching.join(0.05)
     waiter(hub, "w1", News())
-    watching.join(10)
+    watching.join(30)
     assert found == [True]
 
 

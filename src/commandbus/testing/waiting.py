@@ -8,8 +8,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 10.0
-"""How long a test waits before it fails. Nothing takes this long unless it is broken."""
+PATIENCE_SECONDS = 30.0
+"""How long a test waits before it fails. Nothing takes this long unless it is broken, also on a machine
+that has other work."""
 
 
 def eventually(condition: Callable[[], T], timeout: float = PATIENCE_SECONDS) -> T:

@@ -225,6 +225,6 @@ def test_a_command_without_required_arguments_may_be_sent_without_data() -> None
 
     with SyncCommandBus("memory://") as bus, SyncWorker(bus, registry):
         sent = [bus.send("orders", name) for name in ("pack", "ship", "charge")]
-        packed, shipped, charged = (bus.wait(one, timeout=10) for one in sent)
+        packed, shipped, charged = (bus.wait(one, timeout=30) for one in sent)
     assert (packed.result, shipped.result) == ("packed", "Oslo")
     assert charged.error_code == "UNDECODABLE"
