@@ -17,10 +17,13 @@ import subprocess
 import sys
 import tempfile
 import uuid
+from types import ModuleType
 
 import pytest
 
 from tests.platforms.unix_names import MODULES, OF_OS, OF_SIGNAL
+
+_taken: list[tuple[ModuleType, str, object]] = []
 
 
 def take_away() -> None:
@@ -31,6 +34,7 @@ def take_away() -> None:
     for module, names in ((os, OF_OS), (signal, OF_SIGNAL)):
         for name in names:
             if hasattr(module, name):
+                _taken.append((module, name, getattr(module, name)))
                 delattr(module, name)
     if hasattr(os, "process_cpu_count"):  # Python 3.13; without an affinity it is cpu_count
         os.process_cpu_count = os.cpu_count
@@ -44,3 +48,10 @@ def take_away() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests() -> None:
     take_away()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_unconfigure() -> None:
+    """Give the names back: the library removes folders of pytest's plugins the way Unix does."""
+    for module, name, value in _taken:
+        setattr(module, name, value)
