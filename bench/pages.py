@@ -166,8 +166,8 @@ def pages(count: int, batch: str) -> list[str]:
     place = f"/commands/{DOMAINS[parked % 4]}/{uuid.UUID(int=(1 << 100) + parked)}"
     found = ["/", "/domains", "/domains/orders", "/commands", "/troubleshooting",
              "/troubleshooting?domain=orders", "/commands/retry?everything=on",
-             "/troubleshooting?groups=2",
-             "/commands/retry?group=0", "/commands/retry?q=error:TIMEOUT", "/?span=7d",
+             "/troubleshooting?page=2",
+             "/commands/retry?group=0", "/commands/retry?error_code=TIMEOUT", "/?span=7d",
              "/batches", batch, "/processes", "/processes?status=COMPLETED",
              "/processes?status=WAITING_FOR_TROUBLESHOOTING", "/processes?process_type=saga1",
              f"/processes/{process}", "/schedules", "/send", "/workers",

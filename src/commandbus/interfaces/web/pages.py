@@ -38,6 +38,7 @@ from commandbus.interfaces.web.chart_pages import batch_bar, chosen_window, draw
 from commandbus.interfaces.web.csrf import COOKIE, FormTokens
 from commandbus.interfaces.web.identity import Account, Role
 from commandbus.interfaces.web.machines import usage_of
+from commandbus.interfaces.web.paging import part_of
 from commandbus.interfaces.web.payloads import fields_of
 from commandbus.interfaces.web.problems import HANDLED, headers_of, status_of, text_of
 from commandbus.interfaces.web.process_svg import draw_process
@@ -52,8 +53,11 @@ PARKED_SECONDS = 60.0
 
 ROWS = 30
 """Rows of a list with long entries: some ten screens of a phone."""
-GROUPS = 10
-"""Failure groups of a page, the largest first."""
+COMMANDS, LONG_ROWS, WORKERS, GROUPS = 40, 25, 15, 10
+"""The same for lists whose entries are shorter or longer. A group is as long as three commands."""
+OVERVIEW_DOMAINS, ATTENTION = 12, 12
+"""Domains of the overview, first those that need attention; and lines that say so."""
+CALM = ("critical", "warning", "paused", "ok", "idle")
 RECENT = timedelta(minutes=10)
 """Bulk actions of so long ago are listed beside what is parked."""
 PREFERENCES = {"theme": ("light", "dark"), "times": ("local", "utc")}
@@ -192,18 +196,21 @@ class Pages:
         overview = await self.desk.overview()
         points = await self.desk.figures.points(window)
         marks = marks_of(await self.desk.starts())
+        urgent = sorted(overview.domains, key=lambda view: CALM.index(view.health))[:OVERVIEW_DOMAINS]
         drawn = [
             (
                 view,
                 charts.sparkline(self.desk.figures.rates(view.domain), f"{view.rate:.1f} per second"),
             )
-            for view in overview.domains
+            for view in sorted(urgent, key=lambda view: view.domain)
         ]
         return "overview.html", {
             "overview": overview,
             "totals": _totals(overview, points),
             "charts": draw(window, points, marks),
             "domains": drawn,
+            "calm": len(overview.domains) - len(drawn),
+            "ATTENTION": ATTENTION,
             "window": window,
             "spans": list(SPANS),
         }
@@ -211,7 +218,8 @@ class Pages:
     async def domains(self, request: Request, who: Account) -> Content:
         shown = await self.desk.domains()
         named = {action.name: action for action in table.actions_of(table.DOMAIN)}
-        return "domains.html", {"domains": shown.domains, "left_out": shown.left_out, "acts": named}
+        part = part_of(request, shown.domains, ROWS)
+        return "domains.html", {"domains": part, "left_out": shown.left_out, "acts": named}
 
     async def domain(self, request: Request, who: Account) -> Content:
         name, window = request.path_params["domain"], chosen_window(request)
@@ -239,7 +247,7 @@ class Pages:
             "views": await self.desk.views.list(),
             "page": v.SearchPage([], None, exhausted=True),
         }
-        query = _query(request, v.CommandsQuery)
+        query = _query(request, v.CommandsQuery, COMMANDS)
         try:
             content["page"] = await self.desk.commands(query)
         except InvalidArgumentError as error:
@@ -261,14 +269,12 @@ class Pages:
         }
 
     async def troubleshooting(self, request: Request, who: Account) -> Content:
-        query, now = _query(request, v.TroublePageQuery, ROWS), datetime.now(UTC)
+        query, now = _query(request, v.TroubleQuery, LONG_ROWS), datetime.now(UTC)
         groups = await self.desk.groups(query)
-        end = query.groups * GROUPS
         return "troubleshooting.html", {
             "query": query,
             "groups": groups,
-            "shown": groups.groups[end - GROUPS : end],
-            "left": len(groups.groups) - end,
+            "shown": part_of(request, groups.groups, GROUPS),
             "age": (now - groups.counted_at).total_seconds(),
             "page": await self.desk.troubleshooting(query),
             "domains": sorted(await self.desk.figures.now()),
@@ -335,29 +341,33 @@ class Pages:
         }
 
     async def schedules(self, request: Request, who: Account) -> Content:
-        found = (await self.desk.schedules()).schedules
-        return "schedules.html", {
-            "schedules": [
-                (one, offered(table.SCHEDULE, {"enabled" if one.schedule.enabled else "disabled"}))
-                for one in found
-            ]
-        }
+        found = [
+            (one, offered(table.SCHEDULE, {"enabled" if one.schedule.enabled else "disabled"}))
+            for one in (await self.desk.schedules()).schedules
+        ]
+        return "schedules.html", {"schedules": part_of(request, found, ROWS)}
 
     async def workers(self, request: Request, who: Account) -> Content:
-        workers = (await self.desk.workers()).workers
+        workers, running = (await self.desk.workers()).workers, await self.desk.running()
+        shown = [(one, usage_of(one), worker_actions(one)) for one in workers]
+        gone = running.keys() - {one.name for one in workers}
         return "workers.html", {
-            "workers": [(one, usage_of(one), worker_actions(one)) for one in workers],
+            "workers": part_of(request, shown, WORKERS),
             "acts": table.actions_of(table.WORKER),
-            "running": await self.desk.running(),
+            "running": running,
+            "orphans": [command for name in sorted(gone) for command in running[name]],
             "crashes": await self.desk.crashes(),
             "restarts": await self.desk.restarts(),
             "now": datetime.now(UTC),
         }
 
     async def breakers(self, request: Request, who: Account) -> Content:
-        found = (await self.desk.breakers()).breakers
+        found = [
+            (one, offered(table.BREAKER, {str(one.state)}))
+            for one in (await self.desk.breakers()).breakers
+        ]
         return "breakers.html", {
-            "breakers": [(one, offered(table.BREAKER, {str(one.state)})) for one in found],
+            "breakers": part_of(request, found, LONG_ROWS),
             "opening": next(a for a in table.actions_of(table.BREAKER) if a.exists == "may"),
         }
 

@@ -44,11 +44,6 @@ class TroubleQuery(Struct, frozen=True):
     limit: PageSize = 50
 
 
-class TroublePageQuery(TroubleQuery, frozen=True):
-    groups: Annotated[int, Meta(ge=1, le=100_000)] = 1
-    """Which page of the groups, from 1."""
-
-
 class BatchesQuery(Struct, frozen=True):
     domain: Text | None = None
     after: Cursor | None = None
