@@ -7,7 +7,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
-from commandbus.engines.postgres.statements import ORIGIN, parts
+from commandbus.engines.postgres.statements import ORIGIN, in_schema, parts
 from commandbus.engines.postgres.templates import (
     BIGINT,
     INTEGER,
@@ -120,12 +120,14 @@ def functions(schema: str) -> str:
     """The functions that contain the statement, for roles without rights on tables."""
     found = parts(schema, "insert.sql")
     own = parts(schema, "functions.sql")
+    signature = ", ".join(["text"] * len(COMMANDS.names) + ["text", "boolean"])
     query = compile_query(
         own.functions,
         [COMMANDS],
         problem=own.problem,
         plainly_null=listed(OPTIONAL, "i."),
-        signature=", ".join(["text"] * len(COMMANDS.names) + ["text", "boolean"]),
+        signature=signature,
+        form=in_schema(f"'commandbus.send_commands({signature})'", schema),
         insert=found.insert_commands,
         places=found.insert_places,
     )

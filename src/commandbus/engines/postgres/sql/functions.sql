@@ -56,6 +56,29 @@ begin
 end $$;
 revoke all on function commandbus.send_commands({signature}) from public;
 
+-- A new column of a command is a new argument, and with it a new function beside the old one. The old one is
+-- dropped, so that its name is unique; roles keep the right to send until their script is applied again.
+do $$
+declare
+    current regprocedure := {form};
+    old record;
+    grantee record;
+begin
+    for old in
+        select p.oid, p.oid::regprocedure as form, p.proacl from pg_proc p
+        where (p.proname, p.pronamespace) = (select c.proname, c.pronamespace from pg_proc c where c.oid = current)
+            and p.oid <> current
+    loop
+        for grantee in
+            select r.rolname from aclexplode(old.proacl) a join pg_roles r on r.oid = a.grantee
+            where a.privilege_type = 'EXECUTE' and r.oid <> a.grantor
+        loop
+            execute format('grant execute on function %s to %I', current, grantee.rolname);
+        end loop;
+        execute format('drop function %s', old.form);
+    end loop;
+end $$;
+
 -- name: problem
 coalesce(
     commandbus.send_problem(i.domain, i.command_type, i.data, i.reply_to, i.priority, i.max_attempts,
