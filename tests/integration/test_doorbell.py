@@ -3,9 +3,11 @@ bell can ring the change counter finds the work. Two buses on one file are as tw
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -130,6 +132,32 @@ def test_without_a_bell_work_is_found(harness: Harness, store: Path) -> None:
         other.send("orders", "ship")
         assert recorder.wait_for(1)
         assert running.wakeups(only=["bell"]) == 0
+
+
+@pytest.mark.parametrize("with_bell", [True, False])
+def test_a_busy_worker_hears_of_a_cancellation_of_another_process(
+    harness: Harness, store: Path, with_bell: bool
+) -> None:
+    if not with_bell:
+        for slot in range(SLOTS):
+            Path(f"{store}.bell-{slot}").touch()
+    began, registry = threading.Event(), HandlerRegistry()
+
+    @registry.handler("orders", "ship")
+    async def ship(command: Any, context: Any) -> None:
+        began.set()
+        await asyncio.sleep(60)
+
+    with (
+        harness.run_worker(registry, concurrency=1, visibility_timeout=60) as running,
+        SyncCommandBus(url_of(store)) as other,
+    ):
+        running.wait_until_idle()
+        sent = other.send("orders", "ship")
+        assert began.wait(20)
+        other.cancel(sent)
+        # Its lease is renewed after 20 s, which would tell it too.
+        assert other.wait(sent, timeout=5).status.name == "CANCELED"
 
 
 def test_work_that_rang_nowhere_is_found_and_looked_for_more_often(

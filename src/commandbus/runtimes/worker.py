@@ -18,7 +18,6 @@ from commandbus.domain.presence import WorkerRestart
 from commandbus.domain.priority import Priority, as_priority
 from commandbus.domain.shown import shows_options
 from commandbus.errors import ConfigurationError
-from commandbus.operations.canceling import TOPIC as CANCELLATIONS
 from commandbus.operations.canceling import in_doubt, with_requests
 from commandbus.operations.presence import forget_worker
 from commandbus.operations.scope import Await, Flow, Send
@@ -43,7 +42,7 @@ from commandbus.settings import WorkerOptions, WorkerSettings, defaults_of, sett
 from commandbus.store.deaths import Witness, unknown_death
 from commandbus.store.records import CancelRequest, Claimed, ClaimReply, ClaimRequest, SettleReport
 from commandbus.store.sent import SentFigures
-from commandbus.store.sessions import WORKERS
+from commandbus.store.sessions import CANCELLATIONS, WORKERS
 from commandbus.store.wakeup import WakeHub
 from commandbus.worker.asked import AskedWorker
 from commandbus.worker.base import ReceivedCommand

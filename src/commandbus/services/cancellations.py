@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from commandbus.operations.canceling import TOPIC, open_requests
+from commandbus.operations.canceling import open_requests
 from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
 from commandbus.store.records import CancelRequest
-from commandbus.store.sessions import quiet
+from commandbus.store.sessions import CANCELLATIONS, quiet
 
 SWEEP = 300.0
 """How often to look for requests whose notification was lost, because their worker died for example."""
@@ -18,7 +18,7 @@ class Cancellations:
     """Runs when a cancellation is requested, and with every renewal of a lease."""
 
     name = "cancellations"
-    topic = TOPIC
+    topic = CANCELLATIONS
 
     def __init__(
         self, domains: Sequence[str], tell: Callable[[dict[int, CancelRequest]], None]

@@ -20,6 +20,8 @@ LEASES = "commandbus.leases"
 """The topic that is woken when other processes may hold leases."""
 WORKER_REQUESTS = "commandbus.worker_requests"
 """The topic that is woken when operators asked something of a worker."""
+CANCELLATIONS = "commandbus.cancellations"
+"""The topic that is woken when a running command is to stop."""
 QUIET_SECONDS = 600.0
 """A process whose session proves that it hears announcements looks no more often without a reason."""
 

@@ -183,10 +183,10 @@ class WakeHub:
         with self._lock:
             return {name for waiter in self._waiters if waiter.armed for name in waiter.domains}
 
-    def wait_until_listened(self) -> bool:
+    def wait_until_listened(self, timeout: float | None = None) -> bool:
         """Block until a waiter or an observer waits for events: a watcher has nothing to do for busy
-        workers. Returns False when it was interrupted instead."""
-        self._listened.wait()
+        workers. Returns False when it was interrupted instead, or after `timeout` seconds."""
+        self._listened.wait(timeout)
         with self._lock:
             return self._check_listened()
 

@@ -19,7 +19,7 @@ import msgspec
 from commandbus.domain.moment import SECOND, Clock
 from commandbus.engines.sqlite.doorbell import EXPECT, LOOK, Bell, Doorbell
 from commandbus.engines.sqlite.queries import load_queries
-from commandbus.store.sessions import WORKER_REQUESTS
+from commandbus.store.sessions import CANCELLATIONS, WORKER_REQUESTS
 from commandbus.store.wakeup import WakeHub
 
 SQL = load_queries("reads.sql")
@@ -45,10 +45,13 @@ EXPECT_INTERVAL = 0.001
 SETTLED_NS = 100_000_000
 """A file's time is only as fine as a tick of the system: one that is younger may hide a commit of the
 same tick."""
+_REQUESTS = {"worker.request": WORKER_REQUESTS, "cancellation": CANCELLATIONS}
+"""Kinds of documents that ask something of workers, and the topics of the services that read them."""
 
 
 class Watcher:
-    """A thread that sleeps until some worker or waiting caller of this process sleeps, too."""
+    """A thread that sleeps until some worker or waiting caller of this process sleeps, too. Later it
+    also looks while all are busy, for requests to them."""
 
     def __init__(
         self,
@@ -69,8 +72,8 @@ class Watcher:
         self._bell: Bell | None = None
         self._unrung_until = 0.0
         """Until then the counter is read as often as without a bell."""
-        self._requests: str | None = None
-        """What operators asked of workers at the last look."""
+        self._requests: dict[str, str] = {}
+        """What was asked at the last look, by the kind of the requests."""
         self._expects_until = 0.0
         self._expect_interval = INTERVAL
         self._clock = clock
@@ -90,14 +93,15 @@ class Watcher:
             while not self._stop.is_set() and not self._hub.wait_until_listened():
                 pass
             self._hang_bell()
-            rings = LOOK
+            rings, could_ring = b"", False
             while not self._stop.is_set():
                 # Said before the look: work that is committed after it rings.
                 self._hub.renew_sleep()
                 woke = self._look("bell" if rings else "watch")
                 if rings and not woke:
                     self._stop.wait(VAIN_SECONDS)
-                rings = self._pause(missed=woke and not rings)
+                rings = self._pause(missed=could_ring and woke and not rings)
+                could_ring = True  # what was found first was committed before the bell hung
         finally:
             self._take_bell_down()
             self._connection.close()
@@ -120,8 +124,7 @@ class Watcher:
         bell = self._bell
         if bell is None:
             self._stop.wait(INTERVAL)
-            while not self._stop.is_set() and not self._hub.wait_until_listened():
-                pass
+            self._hub.wait_until_listened(NET_INTERVAL)
             return b""
         if missed and time.monotonic() > self._expects_until:
             rings = bell.wait(LATE_SECONDS)
@@ -194,8 +197,9 @@ class Watcher:
         return woke
 
     def _look_for_requests(self) -> None:
-        """Services hear of what this process commits alone; requests to workers must not wait."""
-        (found,) = self._connection.execute(SQL.requests).fetchone()
-        if found != self._requests:
-            self._requests = found
-            self._hub.wake(WORKER_REQUESTS, None, "watch")
+        """Services hear of what this process commits alone; requests must not wait."""
+        found: dict[str, str] = dict(self._connection.execute(SQL.requests).fetchall())
+        known, self._requests = self._requests, found
+        for kind, topic in _REQUESTS.items():
+            if found.get(kind) != known.get(kind):
+                self._hub.wake(topic, None, "watch")

@@ -11,8 +11,9 @@ select c.seq, c.created_at, c.due_at, o.status, o.attempts, o.crashes, o.lease_i
     c.domain, c.command_type, c.command_id, c.data, c.correlation_id, c.priority, {c_optional}
 
 -- name: requests
--- What operators ask of workers now, as one text: it changes with every request.
-select group_concat(key || ' ' || version) from commandbus_document where kind = 'worker.request'
+-- What is asked of workers and of running commands now, as a text for each kind: it changes with every request.
+select kind, group_concat(key || ' ' || version) from commandbus_document
+where kind in ('worker.request', 'cancellation') group by kind
 
 -- name: of_commands
 from commandbus_command c left join commandbus_outcome o on o.seq = c.seq
