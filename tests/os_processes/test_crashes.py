@@ -7,8 +7,8 @@ from collections import Counter
 from functools import partial
 
 from commandbus import CommandStatus
+from commandbus.domain.outcome import NOT_RECORDED
 from commandbus.records import AuditEventType
-from commandbus.store.deaths import NOT_RECORDED
 from tests.os_processes.lab import DOMAIN, Child, Lab, wait_until
 
 LEASE = 1.0

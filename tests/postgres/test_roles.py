@@ -18,6 +18,7 @@ from commandbus import (
     Schedule,
     SendRequest,
 )
+from commandbus.engines.postgres.insert_query import functions
 from commandbus.engines.postgres.roles import ROLES, role_named, roles_sql
 from commandbus.engines.postgres.schema import upgrade
 from commandbus.errors import ConfigurationError
@@ -132,6 +133,36 @@ def test_a_sender_sends_in_every_way(as_role: dict[str, str], owner: str) -> Non
         assert bus.stats(DOMAIN).depth == 305
 
 
+def test_an_upgrade_leaves_one_form_of_the_function_that_sends_and_the_right_to_use_it(
+    as_role: dict[str, str], owner: str
+) -> None:
+    """As after a version whose commands had one column less, before roles are granted again."""
+    forms = "select oid::regprocedure::text from pg_proc where proname = 'send_commands'"
+    with psycopg.connect(owner, autocommit=True) as connection:
+        [(current,)] = connection.execute(forms).fetchall()
+        older = current.replace("text,", "", 1)
+        columns = (
+            "returns table (added bigint, wait bigint) language sql as 'select 1::bigint, 2::bigint'"
+        )
+        connection.execute(f"create function {older} {columns}".encode())
+        connection.execute(f"revoke all on function {older} from public".encode())
+        sender = role_named("sender", "commandbus")
+        connection.execute(f"grant execute on function {older} to {sender}".encode())
+        connection.execute(f"drop function {current}".encode())
+        for _ in range(2):  # repeating is harmless
+            connection.execute(functions("commandbus").encode())
+            assert connection.execute(forms).fetchall() == [(current,)]
+        right = "select has_function_privilege(%s, %s, 'execute')"
+        rights = [
+            connection.execute(right, (who, current)).fetchone()
+            for who in ("test_sender", "test_viewer")
+        ]
+        assert rights == [(True,), (False,)]
+        with SyncCommandBus(as_role["sender"]) as bus:
+            bus.send_many([SendRequest(DOMAIN, "ship") for _ in range(3)])
+        connection.execute(roles_sql("commandbus").encode())
+
+
 @pytest.mark.parametrize("runtime", ["asyncio", "threads"])
 def test_a_worker_works_and_sends(as_role: dict[str, str], runtime: str) -> None:
     failed: set[object] = set()
@@ -206,13 +237,20 @@ def asked(trail: list[AuditEvent]) -> list[AuditEvent]:
     return [event for event in trail if event.event_type == "CANCEL_REQUESTED"]
 
 
-def test_a_router_with_the_role_worker_asks_a_late_step_to_stop(as_role: dict[str, str]) -> None:
+@pytest.mark.parametrize("operator_asked", [False, True])
+def test_a_router_with_the_role_worker_asks_a_late_step_to_stop(
+    as_role: dict[str, str], operator_asked: bool
+) -> None:
     with SyncCommandBus(as_role["worker"]) as bus:
         SyncProcessManager(bus, Late).start({})
         (received,) = SyncWorker(bus, DOMAIN).receive(1)
         command_id = received.command.command_id
+        if operator_asked:
+            with SyncCommandBus(as_role["admin"]) as admin:
+                admin.acting("ann").cancel(command_id)
         with SyncProcessReplyRouter(bus, Late, timer_interval=0.1):
-            trail = eventually(lambda: asked(bus.get_audit_trail(command_id)))
+            eventually(lambda: len(asked(bus.get_audit_trail(command_id))) == 1 + operator_asked)
+        trail = asked(bus.get_audit_trail(command_id))
     assert trail[-1].details["by"] == "its process"
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from commandbus.domain.failure import Failure, FailureKind
-from commandbus.domain.outcome import Canceled, Outcome, Rejected, RetryLater, Succeeded
+from commandbus.domain.outcome import Canceled, Outcome, Parked, Rejected, RetryLater, Succeeded
 from commandbus.errors import PermanentCommandError, StoreUnavailable
 from commandbus.operations.canceling import open_requests, with_requests
 from commandbus.operations.flows import drive
@@ -24,7 +24,7 @@ from commandbus.services.batch_closer import BatchCloser
 from commandbus.services.process_router import RouterLoop, RouterMetrics, RouterSettings
 from commandbus.services.reclaimer import Reclaimer
 from commandbus.store.op import Op, Wake
-from commandbus.store.records import Claimed, ClaimRequest
+from commandbus.store.records import CancelRequest, Claimed, ClaimRequest
 from commandbus.store.wakeup import WakeHub
 from commandbus.worker.settlements import settlement_of
 from tests.simulation.oracle import Violation
@@ -259,6 +259,8 @@ class VirtualWorker(Actor):
     def __init__(self, world: RouterWorld, name: str) -> None:
         super().__init__(world, name)
         self.held: list[tuple[int, Claimed, Outcome]] = []
+        self.requests: dict[int, CancelRequest] = {}
+        """To cancel what runs, as far as its services have looked."""
         self.idle_until = 0
 
     def hear(self, wake: Wake) -> None:
@@ -279,13 +281,14 @@ class VirtualWorker(Actor):
     def _claim(self) -> None:
         world = self.world
         if world.rng.random() < 0.3:  # its services look for requests to cancel, now and then
-            asked = world.run(open_requests(world.scope, (DOMAIN,)))
-            world.log(self.name, "looks for requests:", list(asked))
+            self.requests = world.run(open_requests(world.scope, (DOMAIN,)))
+            world.log(self.name, "looks for requests:", list(self.requests))
         request = ClaimRequest((DOMAIN,), 3 - len(self.held), self.name, WORKER_LEASE)
         reply = world.run(world.store.claim(request))
         reply = world.run(with_requests(world.store, reply), read=True)
         world.log(self.name, "claims", [c.command_type for c in reply.claimed])
         for claimed in reply.claimed:
+            world.oracle.taken(claimed)
             if claimed.cancel is None:
                 world.oracle.begun(claimed)
         if world.faults and world.rng.random() < 0.02:
@@ -305,7 +308,19 @@ class VirtualWorker(Actor):
             return Rejected(Failure(FailureKind.BUSINESS_RULE, "NO", "refused"))
         if draw < 0.14 and claimed.attempt < 3 and self.world.faults:
             return RetryLater(Failure(FailureKind.TRANSIENT, "DOWN", "later"), 0.5)
+        if draw < 0.18 and self.world.faults:
+            return Parked(Failure(FailureKind.PERMANENT, "BROKEN", "broken"), "PERMANENT")
         return Succeeded('"done"')
+
+    def _asked(self, claimed: Claimed, outcome: Outcome) -> Outcome:
+        """The outcome of a run, after what its worker was asked meanwhile."""
+        request = self.requests.get(claimed.seq)
+        if request is None or claimed.cancel is not None:
+            return outcome
+        gives_way = self.world.rng.random() < 0.5
+        if gives_way or isinstance(outcome, RetryLater | Parked if request.given_up else RetryLater):
+            return Canceled(request.reason, request.actor)
+        return outcome
 
     def _settle(self, item: tuple[int, Claimed, Outcome]) -> None:
         world, (_, claimed, outcome) = self.world, item
@@ -313,10 +328,15 @@ class VirtualWorker(Actor):
         if draw < 0.03:
             self.crash()
             return
-        report = world.run(world.store.settle([settlement_of(claimed, outcome)]))
+        outcome = self._asked(claimed, outcome)
+        ran = 0 if claimed.cancel is not None else 1
+        report = world.run(world.store.settle([settlement_of(claimed, outcome, ran)]))
         world.log(self.name, "settles", claimed.command_type, type(outcome).__name__, report.lost)
-        if not report.lost and isinstance(outcome, Succeeded):
-            world.oracle.succeeded(claimed)
+        if not report.lost:
+            if not (ran and isinstance(outcome, Canceled)):
+                world.oracle.answered(claimed)
+            if isinstance(outcome, Succeeded):
+                world.oracle.succeeded(claimed)
         if draw < 0.08:
             world.log(self.name, "never learns of its settle")
             return

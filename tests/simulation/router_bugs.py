@@ -18,7 +18,7 @@ from commandbus.domain.process import decisions
 from commandbus.domain.process.decisions import Decision
 from commandbus.domain.process.values import StepStatus
 from commandbus.engines.memory.store import MemoryStore
-from commandbus.operations import process_writes, processes, routing
+from commandbus.operations import canceling, evidence, process_writes, processes, routing
 from commandbus.operations.scope import Send
 from commandbus.services import process_router
 from commandbus.services.batch_closer import SWEEP, BatchCloser
@@ -138,6 +138,16 @@ def a_running_step_that_was_not_in_time_is_not_asked_to_stop(patch: pytest.Monke
         yield from ()
 
     patch.setattr(process_writes, "call_off", call_off)
+
+
+@bug
+def one_request_stands_for_an_operator_and_a_process(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(canceling, "_key", lambda domain, key, given_up=False: f"{domain} {key}")
+
+
+@bug
+def a_canceled_step_that_may_have_taken_effect_is_not_undone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(evidence, "may_have_taken_effect", lambda trail: False)
 
 
 # The decisions.

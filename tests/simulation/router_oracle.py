@@ -60,9 +60,17 @@ class RouterOracle:
         self.batches: dict[UUID, list[UUID]] = {}
         self.signals: Counter[UUID] = Counter()
         self.canceled: set[UUID] = set()
+        self.unanswered: dict[UUID, set[int]] = {}
+        """The leases under which a command was taken, and of which no handler said how they ended."""
         self.refusals = 0
 
     # What the workers tell.
+
+    def taken(self, claimed: Claimed) -> None:
+        self.unanswered.setdefault(claimed.command_id, set()).add(claimed.lease_id)
+
+    def answered(self, claimed: Claimed) -> None:
+        self.unanswered[claimed.command_id].discard(claimed.lease_id)
 
     def begun(self, claimed: Claimed) -> None:
         """A handler begins."""
@@ -274,7 +282,11 @@ class RouterOracle:
         done = [
             e.step
             for e in events
-            if e.step in plan.undo and e.kind in (E.STEP_COMPLETED, E.STEP_TIMED_OUT)
+            if e.step in plan.undo
+            and (
+                e.kind in (E.STEP_COMPLETED, E.STEP_TIMED_OUT)
+                or (e.kind is E.STEP_CANCELED and e.command_id and self.unanswered.get(e.command_id))
+            )
         ]
         wanted = [plan.undo[step] for step in reversed(done) if step is not None]
         if undone != wanted:

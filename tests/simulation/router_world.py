@@ -10,10 +10,11 @@ from uuid import UUID
 import msgspec
 
 from commandbus.domain.command import SendRequest
+from commandbus.domain.lifecycle import FINAL
 from commandbus.domain.process.values import ENDED
 from commandbus.engines.memory.store import MemoryStore
 from commandbus.errors import DuplicateProcessError, InvalidOperationError
-from commandbus.operations import processes, routing, troubleshooting
+from commandbus.operations import canceling, processes, routing, troubleshooting
 from commandbus.operations.scope import Scope
 from commandbus.settings import BusSettings
 from commandbus.store import replies
@@ -45,6 +46,8 @@ _draw = weighted(
         "start_batch": 2.5,
         "signal": 3,
         "cancel": 0.7,
+        "cancel_step": 1.5,
+        "operate": 1,
         "crash": 0.5,
         "stop": 0.5,
         "freeze": 0.7,
@@ -210,6 +213,19 @@ class RouterWorld:
                 raise
         self.log(what, key, "too late" if ended else "")
 
+    def cancel_step(self) -> None:
+        """An operator cancels the command of a step that has not ended; compensations are let alone."""
+        going = [
+            record
+            for record in self.oracle.records(DOMAIN)
+            if record.status not in FINAL and not record.command_type.startswith(("un", "batch"))
+        ]
+        if going:
+            record = self.rng.choice(going)
+            terminate = self.rng.random() < 0.5
+            op = canceling.cancel(self.scope, record.command_id, domain=DOMAIN, terminate=terminate)
+            self.log("operator cancels", record.command_type, record.correlation_id, self.run(op))
+
     def step(self) -> None:
         """One thing happens."""
         self.steps += 1
@@ -238,6 +254,10 @@ class RouterWorld:
                 actor, wake = self.late.pop(int(self.rng.random() * len(self.late)))
                 self.log("late wake-up of", actor.name)
                 actor.hear(wake)
+            case "cancel_step":
+                self.cancel_step()
+            case "operate":
+                self._operate()
             case "signal" | "cancel" as what:
                 self.ask(what)
             case _:

@@ -20,6 +20,11 @@ UNKNOWN_HANDLER_PATIENCE = 20
 STOPS_MAX = 20
 """A command that this many workers gave back because they were stopped is parked: it may never end."""
 
+STOPPED = "the worker stopped"
+LEASE_GONE = "its lease may be gone"
+NOT_RECORDED = "its worker was lost before its outcome was recorded"
+"""Reasons of releases that may end a run whose handler has not answered."""
+
 POOL_BACKOFF = (1.0, 2.0, 4.0)
 """Seconds to wait when no connection was free, the last one again and again."""
 
@@ -146,7 +151,7 @@ def decide_unknown_handler(domain: str, command_type: str, releases: int) -> Out
     )
 
 
-def decide_stopped(releases: int, reason: str = "the worker stopped") -> Released | Parked:
+def decide_stopped(releases: int, reason: str = STOPPED) -> Released | Parked:
     """The worker ended before the outcome was recorded: no attempt is used and no crash is counted."""
     if releases < STOPS_MAX:
         return Released(reason, counted=True)

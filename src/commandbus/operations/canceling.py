@@ -5,7 +5,9 @@ the command by a notification, or with the next renewal of its lease; and when t
 to wait, the first worker that looks ends it. It is dropped when the command has ended, however it did.
 
 A process asks, too, when a step of it was not in time. It undoes that step, so the command must not
-begin again: a worker that claims such a command looks for the request before it begins.
+begin again: a worker that claims such a command looks for the request before it begins. This is a
+document of its own: an operator who lets the command be tried again takes back what operators asked,
+and not that the process has given it up.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ from commandbus.store.documents import Document, readable
 from commandbus.store.op import Op, autocommit
 from commandbus.store.port import Store
 from commandbus.store.records import CancelRequest, Claimed, ClaimReply, OperatorAction
+from commandbus.store.sessions import CANCELLATIONS
 
 KIND = "cancellation"
-TOPIC = "commandbus.cancellations"
 TRIES_MAX = 5
 """How often a state is read that changes while it is acted upon."""
 OF_A_STEP = '"process_type"'
@@ -114,14 +116,16 @@ def call_off(scope: Scope, domain: str, command_id: UUID, reason: str) -> Op[Non
     action, so the request names no actor, and the database role `worker` may leave it."""
     records = yield from scope.store.find(command_id, domain)
     if records and records[0].status not in FINAL:
-        yield from _leave_request(scope, domain, command_id, CancelRequest(reason))
+        request = CancelRequest(reason, given_up=True)
+        yield from _leave_request(scope, domain, command_id, request)
 
 
 def _leave_request(scope: Scope, domain: str, command_id: UUID, request: CancelRequest) -> Op[bool]:
     """Whether the request is new, and in the trail."""
-    key, terminate = _key(domain, command_id), request.terminate
+    key = _key(domain, command_id, given_up=request.given_up)
+    terminate = request.terminate
     body = msgspec.json.encode(_Body(domain, command_id, request)).decode()
-    # Of several requests the first one counts, but one to terminate comes after any other.
+    # Of several operators the first one counts, but one who terminates comes after any other.
     is_new = yield from scope.store.put_document(Document(KIND, key, 0, "asked", None, body))
     if not is_new and terminate:
         present = yield from scope.store.get_document(KIND, key)
@@ -129,7 +133,7 @@ def _leave_request(scope: Scope, domain: str, command_id: UUID, request: CancelR
             is_new = yield from scope.store.put_document(
                 Document(KIND, key, present.version, "asked", None, body)
             )
-    yield from scope.store.announce(TOPIC)
+    yield from scope.store.announce(CANCELLATIONS)
     if is_new:
         details: dict[str, Any] = {"by": request.actor or "its process", "reason": request.reason}
         details |= {"terminate": True} if terminate else {}
@@ -150,11 +154,18 @@ def _may_be_asked(one: Claimed) -> bool:
 @autocommit
 def with_requests(store: Store, reply: ClaimReply) -> Op[ClaimReply]:
     """The reply to a claim, in which commands that were asked to stop before say so."""
-    keys = {_key(one.domain, one.command_id): one.seq for one in reply.claimed if _may_be_asked(one)}
+    keys = {
+        key: one.seq
+        for one in reply.claimed
+        if _may_be_asked(one)
+        for key in _keys(one.domain, one.command_id)
+    }
     if not keys:
         return reply
     found = yield from store.get_documents(KIND, list(keys))
-    asked = dict(readable(found, lambda d: (keys[d.key], _read(d).request)))
+    asked: dict[int, CancelRequest] = {}
+    for seq, request in readable(found, lambda d: (keys[d.key], _read(d).request)):
+        asked[seq] = _both(asked.get(seq), request)
     if not asked:
         return reply
     claimed = [
@@ -164,42 +175,60 @@ def with_requests(store: Store, reply: ClaimReply) -> Op[ClaimReply]:
     return msgspec.structs.replace(reply, claimed=claimed)
 
 
+def _both(one: CancelRequest | None, other: CancelRequest) -> CancelRequest:
+    """What an operator and its process ask of a command, as one request: it is given up."""
+    if one is None:
+        return other
+    base = one if one.given_up else other
+    return msgspec.structs.replace(base, terminate=one.terminate or other.terminate)
+
+
 def requested(scope: Scope, record: CommandRecord) -> Op[CancelRequest | None]:
     """What a running command was asked, that has not taken effect yet."""
-    document = yield from scope.store.get_document(KIND, _key(record.domain, record.command_id))
-    found = [] if document is None else readable([document], _read)
-    return found[0].request if found else None
+    asked: CancelRequest | None = None
+    for body in (yield from _standing(scope, record.domain, record.command_id)):
+        asked = _both(asked, body.request)
+    return asked
+
+
+def _standing(scope: Scope, domain: str, command_id: UUID) -> Op[list[_Body]]:
+    keys = _keys(domain, command_id)
+    return readable((yield from scope.store.get_documents(KIND, keys)), _read)
 
 
 def open_requests(scope: Scope, domains: Sequence[str]) -> Op[dict[int, CancelRequest]]:
     """The commands of these domains that run and are to stop, by sequence. Requests whose command
     waits again are carried out here, and those whose command has ended are dropped."""
     running: dict[int, CancelRequest] = {}
-    requests: list[tuple[str, _Body]] = []
+    requests: dict[tuple[str, UUID], CancelRequest] = {}
+    seen: dict[tuple[str, UUID], list[str]] = {}
     after: str | None = None
     while page := (yield from scope.store.list_documents(KIND, after=after)):
-        requests += readable(page, lambda d: (d.key, _read(d)))
+        for key, asked in readable(page, lambda d: (d.key, _read(d))):
+            place = (asked.domain, asked.command_id)
+            requests[place] = _both(requests.get(place), asked.request)
+            seen.setdefault(place, []).append(key)
         after = page[-1].key
-    for key, asked in requests:
-        if asked.domain not in domains:
+    for (domain, command_id), request in requests.items():
+        if domain not in domains:
             continue
-        records = yield from scope.store.find(asked.command_id, asked.domain)
+        records = yield from scope.store.find(command_id, domain)
         status = records[0].status if records else None
         if status is CommandStatus.IN_PROGRESS:
-            running[records[0].sequence] = asked.request
+            running[records[0].sequence] = request
             continue
-        if status is CommandStatus.PENDING or (status is PARKED and asked.request.actor is None):
+        if status is CommandStatus.PENDING or (status is PARKED and request.given_up):
             try:
-                yield from _carry_out(scope, asked)
+                yield from _carry_out(scope, domain, command_id, request)
             except InvalidOperationError:  # a worker began with it just now
-                running[records[0].sequence] = asked.request
+                running[records[0].sequence] = request
                 continue
-        yield from scope.store.delete_document(KIND, key)
+        for key in seen[domain, command_id]:  # not another that has come since
+            yield from scope.store.delete_document(KIND, key)
     return running
 
 
-def _carry_out(scope: Scope, asked: _Body) -> Op[None]:
-    domain, command_id, request = asked.domain, asked.command_id, asked.request
+def _carry_out(scope: Scope, domain: str, command_id: UUID, request: CancelRequest) -> Op[None]:
     if request.actor is None:
         yield from scope.store.revoke(domain, command_id, request.reason)
     else:
@@ -210,22 +239,24 @@ def _carry_out(scope: Scope, asked: _Body) -> Op[None]:
 def withdraw(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
     """An operator lets it be tried again, which counts more than an earlier request to cancel it.
     Raises InvalidOperationError when its process has given it up, and undoes it."""
-    key = _key(domain, command_id)
-    document = yield from scope.store.get_document(KIND, key)
-    if document is None:
-        return
-    if any(body.request.actor is None for body in readable([document], _read)):
+    standing = yield from _standing(scope, domain, command_id)
+    if any(body.request.given_up for body in standing):
         raise InvalidOperationError(
             f"Command {command_id} cannot be retried: the process that sent it did not get its result "
             "in time, has given it up and undoes it. Cancel it, and start the process again."
         )
-    yield from scope.store.delete_document(KIND, key)
-    yield from scope.store.announce(TOPIC)
+    if (yield from scope.store.delete_document(KIND, _key(domain, command_id))):
+        yield from scope.store.announce(CANCELLATIONS)
 
 
 def _read(document: Document) -> _Body:
     return _decoder.decode(document.body)
 
 
-def _key(domain: str, command_id: UUID) -> str:
-    return f"{domain} {command_id}"
+def _key(domain: str, command_id: UUID, *, given_up: bool = False) -> str:
+    return f"{domain} {command_id} given up" if given_up else f"{domain} {command_id}"
+
+
+def _keys(domain: str, command_id: UUID) -> list[str]:
+    """Of the requests that a command can have: its operators', and that of its process."""
+    return [_key(domain, command_id), _key(domain, command_id, given_up=True)]

@@ -18,6 +18,7 @@ from commandbus.domain import payload
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.lifecycle import ReplyOutcome
 from commandbus.domain.process.declaration import Process
+from commandbus.domain.process.effects import may_have_taken_effect
 from commandbus.domain.process.values import ProcessStatus, StepKind, StepRun
 from commandbus.domain.process.work import DecisionError
 from commandbus.domain.reply import REPLY_TYPE, Reply, reply_outcome
@@ -48,6 +49,12 @@ class Control(msgspec.Struct, frozen=True):
     actor: str | None = None
 
 
+class InDoubt(msgspec.Struct, frozen=True):
+    """The reply to a command that was canceled after it had begun: it may have taken effect."""
+
+    reply: Reply
+
+
 class Unproven(msgspec.Struct, frozen=True):
     """An event that the store does not confirm: it is recorded, and changes nothing."""
 
@@ -61,7 +68,7 @@ class Undecodable(msgspec.Struct, frozen=True):
     message: str
 
 
-Event = Reply | Signal | Control | Unproven | Undecodable
+Event = Reply | InDoubt | Signal | Control | Unproven | Undecodable
 
 _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
     REPLY_TYPE: msgspec.json.Decoder(Reply),
@@ -103,7 +110,11 @@ def confirmed(
         if run.kind is StepKind.PROCESS:
             events[command.seq] = yield from _of_process(scope, declarations, event, run)
         else:
-            events[command.seq] = _of_command(event, run, endings.get((run.id, run.target)))
+            said = _of_command(event, run, endings.get((run.id, run.target)))
+            declaration = declarations.get(rows[command.correlation_id].process_type)
+            if isinstance(said, Reply) and (yield from _is_in_doubt(scope, declaration, said, run)):
+                said = InDoubt(said)
+            events[command.seq] = said
     return events
 
 
@@ -140,6 +151,18 @@ def _of_command(reply: Reply, run: StepRun, ended: Ended | None) -> Event:
         error.details if error else None,
         None if failed else ended.reason,
     )
+
+
+def _is_in_doubt(
+    scope: Scope, declaration: type[Process[Any]] | None, reply: Reply, run: StepRun
+) -> Op[bool]:
+    """Whether a canceled step may have taken effect. Only asked where it can be undone."""
+    if reply.outcome is not ReplyOutcome.CANCELED or declaration is None or run.undoes is not None:
+        return False
+    declared = declaration.steps.get(run.name)
+    if declared is None or declared.undo is None:
+        return False
+    return may_have_taken_effect((yield from scope.store.audit_trail(run.id, run.target)))
 
 
 def _of_process(scope: Scope, declarations: Declarations, reply: Reply, run: StepRun) -> Op[Event]:

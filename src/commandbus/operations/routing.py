@@ -28,6 +28,7 @@ from commandbus.operations.evidence import (
     Control,
     Declarations,
     Event,
+    InDoubt,
     Signal,
     Undecodable,
     Unproven,
@@ -136,10 +137,14 @@ def _decide_one(
         return _halted(row, error), _parked(row, error)
 
 
-def _tell(decision: Decision, command: Claimed, event: Reply | Signal | Control | Unproven) -> None:
+def _tell(
+    decision: Decision, command: Claimed, event: Reply | InDoubt | Signal | Control | Unproven
+) -> None:
     match event:
         case Reply():
             decision.replied(event)
+        case InDoubt(reply):
+            decision.replied(reply, in_doubt=True)
         case Signal(signal, data):
             decision.signaled(signal, data)
         case Control("retry", _, actor):

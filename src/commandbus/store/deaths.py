@@ -21,12 +21,11 @@ from uuid import UUID
 
 import msgspec
 
-from commandbus.domain.outcome import Crashed, Outcome, Released, decide_stopped
+from commandbus.domain.outcome import NOT_RECORDED, Crashed, Outcome, Released, decide_stopped
 from commandbus.store.records import Settlement
 from commandbus.store.settling import Member, Writes, plan, plan_lost
 
 NOT_BEGUN = "its worker was lost before it began"
-NOT_RECORDED = "its worker was lost before its outcome was recorded"
 NOT_RENEWED = "The worker stopped renewing its lease"
 KEPT_SECONDS = 60.0
 """Leases of a dead worker that have ended, and were not taken back, are valid again for so long: until

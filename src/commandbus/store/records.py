@@ -241,6 +241,8 @@ class CancelRequest(msgspec.Struct, frozen=True):
     actor: str | None = None
     terminate: bool = False
     """End a handler in a process of its own hard, instead of asking it."""
+    given_up: bool = False
+    """The process that sent it undoes it: it must not begin again, whatever an operator decides."""
 
 
 class CommandFilter(msgspec.Struct, frozen=True):

@@ -106,7 +106,7 @@ def _requests_in_their_runs(events: list[AuditEvent]) -> list[AuditEvent]:
     if not asked:
         return events
     others = [event for event in events if event.event_type is not AuditEventType.CANCEL_REQUESTED]
-    for request in asked:
+    for request in reversed(asked):  # of several in one run the first comes first
         runs = [
             index
             for index, event in enumerate(others)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from math import inf
 from typing import assert_never
 
+from commandbus.domain.outcome import LEASE_GONE
 from commandbus.errors import NotOpen
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, Settlement, followers
@@ -43,7 +44,6 @@ from commandbus.worker.events import (
     Woken,
 )
 from commandbus.worker.held_leases import HeldLeases
-from commandbus.worker.keeper import LEASE_GONE
 from commandbus.worker.last_chances import LastChances
 from commandbus.worker.metrics import WorkerMetrics
 from commandbus.worker.prefetch import Prefetch

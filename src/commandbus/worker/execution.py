@@ -23,6 +23,7 @@ from commandbus.domain.failure import Failure, FailureKind, Origin, set_origin
 from commandbus.domain.misfit import describe_misfit
 from commandbus.domain.moment import SECOND
 from commandbus.domain.outcome import (
+    LEASE_GONE,
     Canceled,
     Outcome,
     Parked,
@@ -51,7 +52,7 @@ from commandbus.worker.handlers import Handler, HandlerRegistry
 from commandbus.worker.health import HealthStatus
 from commandbus.worker.isolation.calling import Children, in_child
 from commandbus.worker.isolation.verdicts import ChildEnded, End
-from commandbus.worker.keeper import LEASE_GONE, LeaseKeeper
+from commandbus.worker.keeper import LeaseKeeper
 from commandbus.worker.middleware import Middleware, around, around_async, check_layers
 from commandbus.worker.recorder import FlightRecorder
 from commandbus.worker.settlements import completed, settlement_of
@@ -480,7 +481,7 @@ class Execution:
         if not isinstance(outcome, Succeeded) and (request := self._request(claimed)) is not None:
             # It failed or was released. What a process has given up is not parked either: a retry
             # would do again what is being undone.
-            again = RetryLater | Released | Parked if request.actor is None else RetryLater | Released
+            again = RetryLater | Released | Parked if request.given_up else RetryLater | Released
             if isinstance(outcome, again):
                 outcome = Canceled(request.reason, request.actor)
         return settlement_of(claimed, outcome, ran)

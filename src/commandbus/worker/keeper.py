@@ -21,7 +21,6 @@ from commandbus.store.session import Session
 logger = logging.getLogger("commandbus.worker")
 
 STOP_SECONDS = 5.0
-LEASE_GONE = "its lease may be gone"
 
 
 class LeaseKeeper:

@@ -39,7 +39,8 @@ RUNS_MAX = 10_000
 """Runs that may have to be undone: a process that has more of them begins no further step."""
 
 _UNDONE = frozenset({StepStatus.COMPLETED, StepStatus.SKIPPED, StepStatus.CANCELED})
-_DONE = frozenset({StepStatus.COMPLETED, StepStatus.TIMED_OUT})
+_DONE = frozenset({StepStatus.COMPLETED, StepStatus.TIMED_OUT, StepStatus.CANCELED})
+"""What is undone, if it has a rank: of canceled steps those that may have taken effect."""
 
 
 class Decision(WorkingCopy):
@@ -53,8 +54,9 @@ class Decision(WorkingCopy):
         self._begin(self.declaration.first_step)
         self._go_on()
 
-    def replied(self, reply: Reply) -> None:
-        """A command or a process that a step waits for has ended."""
+    def replied(self, reply: Reply, *, in_doubt: bool = False) -> None:
+        """A command or a process that a step waits for has ended. With `in_doubt` its command was
+        canceled after it had begun, and may have taken effect: it is undone like one that did."""
         run = next((run for run in self.progress.runs if run.id == reply.command_id), None)
         ignored = self._why_ignored(run)
         if ignored or run is None:
@@ -71,7 +73,10 @@ class Decision(WorkingCopy):
             failed = reply.outcome is ReplyOutcome.FAILED
             run.status = StepStatus.FAILED if failed else StepStatus.CANCELED
             kind = ProcessEventType.STEP_FAILED if failed else ProcessEventType.STEP_CANCELED
-            self._note(kind, run, _told(reply))
+            doubt = {"may_have_taken_effect": True} if in_doubt else {}
+            if in_doubt:
+                self._done(run, run.status)
+            self._note(kind, run, _told(reply) | doubt)
             self._refused(run, reply)
         self._go_on()
 

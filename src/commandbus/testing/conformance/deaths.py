@@ -10,10 +10,10 @@ import pytest
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.command import SendRequest
 from commandbus.domain.lifecycle import CommandStatus
-from commandbus.domain.outcome import CRASHES_MAX, STOPS_MAX
+from commandbus.domain.outcome import CRASHES_MAX, NOT_RECORDED, STOPS_MAX
 from commandbus.errors import LeaseLost
 from commandbus.operations.deaths import recover
-from commandbus.store.deaths import NOT_BEGUN, NOT_RECORDED, DeathReport, WorkerDeath
+from commandbus.store.deaths import NOT_BEGUN, DeathReport, WorkerDeath
 from commandbus.store.records import Claimed, ClaimRequest
 from commandbus.testing.conformance.helpers import require
 from commandbus.testing.harness import DOMAIN, Harness

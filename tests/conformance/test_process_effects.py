@@ -1,0 +1,9 @@
+from commandbus.testing.conformance.process_effects import GivenUpSuite, ProcessEffectSuite
+
+
+class TestProcessEffects(ProcessEffectSuite):
+    pass
+
+
+class TestGivenUp(GivenUpSuite):
+    pass
