@@ -226,10 +226,11 @@ async def test_a_blocked_loop_keeps_its_lease_and_is_named() -> None:
 
     @registry.handler("d", "block")
     async def block(command: object, context: object) -> None:
-        time.sleep(2.5)
+        time.sleep(4.5)
 
     async with CommandBus("memory://") as bus:
-        worker = Worker(bus, "d", registry, visibility_timeout=1.0)
+        # Renewed at a third of it: shorter, and a busy machine lets it end before the renewal.
+        worker = Worker(bus, "d", registry, visibility_timeout=4.0)
         running = asyncio.create_task(worker.run())
         sent = await bus.send("d", "block")
         record = await bus.wait(sent.command_id, timeout=20)
