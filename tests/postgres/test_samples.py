@@ -39,8 +39,8 @@ def _now() -> Op[int]:
 
 def waits_for_a_lock() -> bool:
     with psycopg.connect(shared_url(), autocommit=True) as connection:
-        sql = "select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
-        return connection.execute(sql).rowcount > 0
+        sql = "select from pg_stat_activity where wait_event_type = 'Lock'"
+        return connection.execute(f"{sql} and datname = current_database()").rowcount > 0
 
 
 def test_processes_that_start_together_count_their_queues_once(
