@@ -13,6 +13,7 @@ and not that the process has given it up.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -141,10 +142,15 @@ def _leave_request(scope: Scope, domain: str, command_id: UUID, request: CancelR
     return is_new
 
 
+_crashes, _headers = attrgetter("crashes"), attrgetter("headers")
+
+
 def in_doubt(claimed: Sequence[Claimed]) -> bool:
     """Whether a request to cancel one of these commands may have come before their claim, and may not
     be known here: one whose worker died, or the step of a process."""
-    return any(map(_may_be_asked, claimed))
+    return any(map(_crashes, claimed)) or any(
+        OF_A_STEP in headers for headers in map(_headers, claimed) if headers is not None
+    )
 
 
 def _may_be_asked(one: Claimed) -> bool:

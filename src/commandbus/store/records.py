@@ -164,7 +164,7 @@ CLAIMED = among(OPTIONAL, Claimed)
 
 def followers(claimed: Sequence[Claimed]) -> int:
     """How many came along behind others of their groups."""
-    return sum(one.chain not in (0, one.seq) for one in claimed)
+    return len([one for one in claimed if one.chain and one.chain != one.seq])
 
 
 class ClaimReply(msgspec.Struct, frozen=True):

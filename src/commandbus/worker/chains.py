@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from operator import attrgetter
 
 from commandbus.domain.outcome import Released, RetryLater
 from commandbus.store.records import Claimed, Settlement
+
+_chain = attrgetter("chain")
 
 
 class Chains:
@@ -21,7 +24,7 @@ class Chains:
 
     def lead(self, claimed: list[Claimed]) -> list[Claimed]:
         """Those that were just claimed and may begin; the others wait."""
-        if not any(one.chain for one in claimed):
+        if not any(map(_chain, claimed)):
             return claimed
         first: list[Claimed] = []
         chains: dict[int, deque[Claimed]] = {}

@@ -362,7 +362,7 @@ class WorkerCore:
         if recycle_after is not None and self._taken >= recycle_after:
             self.ending.at = now + self._settings.shutdown_timeout
         if self.backlog or self.suspects:
-            effects.append(PassOn(frozenset(claimed.domain for claimed in reply.claimed)))
+            effects.append(PassOn(frozenset({claimed.domain for claimed in reply.claimed})))
 
     def _end_if_idle(self, now: float) -> None:
         if (idle_at := self.until_idle.end_at(now)) is None or self._claim_wanted:
@@ -417,7 +417,7 @@ class WorkerCore:
             effects.append(Start(following))
         self._give_back(self.chains.held_up(), OVERTAKEN)
         if count:
-            seconds = sum(settlement.ran for settlement in event.settlements) / 1_000_000
+            seconds = sum([settlement.ran for settlement in event.settlements]) / 1_000_000
             self.metrics.ran(count, seconds)
             self.prefetch.handler_time.add(seconds, count)
 
@@ -451,10 +451,10 @@ class WorkerCore:
             stale = frozenset(s.lease_id for s in self.settling if s.seq in refused)
             effects.append(Withdraw(stale))
             self._give_back(self._give_up(stale), LEASE_GONE)
-        # Those of leases that are known to be gone were counted then.
-        self.metrics.leases_lost += sum(
-            s.seq in refused and s.lease_id in self._leases for s in self.settling
-        )
+            # Those of leases that are known to be gone were counted then.
+            self.metrics.leases_lost += sum(
+                s.seq in refused and s.lease_id in self._leases for s in self.settling
+            )
         self.metrics.commands_settled += len(self.settling) - lost
         self._settle_failures = 0
         if not self.unsettled:

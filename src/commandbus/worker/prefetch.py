@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from operator import attrgetter
 
 from commandbus.settings import WorkerSettings
 from commandbus.store.records import Claimed, followers
@@ -21,6 +22,8 @@ KEYED_DIVISOR = 10
 less is claimed ahead."""
 CHAINED_DIVISOR = 200
 """And where most come along with others of a group: few groups, and many of each, cost the least."""
+
+_keyed = attrgetter("keyed")
 
 
 class Prefetch:
@@ -67,4 +70,4 @@ def prefetch_divisor(claimed: Sequence[Claimed]) -> int:
     """After such a claim, by how much less is claimed ahead, so that little of it holds up others."""
     if 2 * followers(claimed) > len(claimed):
         return CHAINED_DIVISOR
-    return KEYED_DIVISOR if any(one.keyed for one in claimed) else 1
+    return KEYED_DIVISOR if any(map(_keyed, claimed)) else 1
