@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import signal
 import sys
 import time
 from collections import Counter
@@ -23,13 +24,12 @@ from itertools import zip_longest
 from pathlib import Path
 
 from tests.mutation.known import EQUIVALENT, equivalents, known_mutants
-from tests.mutation.mutants import Mutant, files_of, mutants_of
+from tests.mutation.mutants import ROOMS, Mutant, files_of, mutants_of
 from tests.mutation.recording import Recording
 from tests.mutation.trying import Bench, Fate, Verdict
 from tests.mutation.verdicts import Verdicts
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("domain", "worker", "store", "operations", "engines")
 GOAL = 0.9
 ALIVE = (Fate.SURVIVED, Fate.UNTESTED)
 
@@ -50,6 +50,8 @@ def main() -> int:
     parser.add_argument("--recorded", action="store_true", help="use what is recorded so far")
     parser.add_argument("--forget", action="store_true", help="try all again")
     options = parser.parse_args()
+    # What was started ends with this program, also when a time limit ends it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     sites = {
         room: [m for file in files_of(ROOT, room) for m in mutants_of(ROOT, file)]
@@ -66,7 +68,7 @@ def main() -> int:
         every = [*fixed, *(mutant for found in sites.values() for mutant in found)]
         chosen = [m for m in every if options.only in f"{m.path}:{m.line} {m.kind} {m.name or ''}"]
     else:
-        chosen = [*([] if options.room else fixed), *sample(sites, options.sample, options.seed)]
+        chosen = [*sample(sites, options.sample, options.seed), *([] if options.room else fixed)]
     if options.list:
         for mutant in chosen:
             print(f"{mutant.path}:{mutant.line}: {mutant.name or mutant.kind}: {mutant.change[:100]}")
@@ -100,22 +102,21 @@ def attempt(
     if options.fresh:
         recording.forget()
     with Bench(ROOT, recording, trusted=kept.killers()) as bench:
-        if not (options.recorded or bench.record(ends)):
+        if not (options.recorded or bench.record(mutants, ends)):
             print("recording is not finished: the next run goes on from here")
             return []
+        wanted: list[Mutant] = []
+        for mutant in mutants:
+            same = mutant.key in equivalent
+            verdict = Verdict(Fate.EQUIVALENT) if same else kept.find(mutant, bench.tests_for(mutant))
+            if verdict is None:
+                wanted.append(mutant)
+            else:
+                found.append((mutant, verdict))
         try:
-            for mutant in mutants:
-                if mutant.key in equivalent:
-                    found.append((mutant, Verdict(Fate.EQUIVALENT)))
-                    continue
-                tests = bench.tests_for(mutant)
-                verdict = kept.find(mutant, tests)
-                if verdict is None:
-                    if time.monotonic() > ends:
-                        continue
-                    verdict = bench.attempt(mutant)
-                    kept.keep(mutant, tests, verdict)
-                    _show(mutant, verdict)
+            for mutant, verdict in bench.attempts(wanted, ends):
+                kept.keep(mutant, bench.tests_for(mutant), verdict)
+                _show(mutant, verdict)
                 found.append((mutant, verdict))
         except KeyboardInterrupt:
             print("interrupted: the next run goes on from here")

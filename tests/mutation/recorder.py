@@ -1,69 +1,113 @@
-"""A pytest plugin that records which test runs which lines, and how long each test takes.
+"""A pytest plugin that records which test runs which blocks, and how much processor time each takes.
 
-`coverage run -m pytest -p tests.mutation.recorder`: every test is a context of its own, threads and
-event loops that it starts included.
+`pytest -p tests.mutation.recorder`: what a test file ran is written when its last test has ended, so
+that an interrupted recording goes on with the next file. Threads that a test starts are included;
+processes are not.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import time
 import zlib
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
-import coverage
 import pytest
 
-DURATIONS = "MUTATION_DURATIONS"
-"""Names the file for the durations."""
+from tests.mutation.marking import Marks
+from tests.mutation.mutants import ROOMS
+from tests.mutation.recording import (
+    FOLDER,
+    GROUP,
+    IMPORT,
+    NEEDS_SERVER,
+    SERVER,
+    digest,
+    source_digests,
+)
+
+SLOWEST_SECONDS = 20.0
+"""Slower tests are left out."""
+SERVER_SHARE = 8
+"""Of the behaviours of the conformance suite, one of so many is recorded on PostgreSQL, one on PGMQ."""
+ROOT = Path(__file__).resolve().parents[2]
+_marks = Marks(ROOT, tuple(f"commandbus.{room}" for room in ROOMS))
+_marks.install()
+_sources = source_digests(ROOT)
+_imported: dict[str, int] = {}
+_ran: dict[str, dict[str, str]] = defaultdict(dict)
 _seconds: dict[str, float] = {}
+_failed: set[str] = set()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A behaviour that is tested in both runtimes is recorded in one, another on each engine:
-    the lines of an engine, a store or an operation are the same in both."""
-    items[:] = [item for item in items if _is_recorded(item)]
+    with_server = os.environ[GROUP] == SERVER
+    items[:] = [
+        i for i in items if bool(NEEDS_SERVER.search(i.nodeid)) is with_server and _is_recorded(i)
+    ]
 
 
 def _is_recorded(item: pytest.Item) -> bool:
+    """A behaviour that is tested in both runtimes is recorded in one, another on each engine: the
+    lines of an engine, a store or an operation are the same in both. On PostgreSQL some are."""
     case = getattr(item, "callspec", None)
     engine = "" if case is None else str(case.params.get("configuration"))
+    chosen = zlib.crc32(f"{item.nodeid.partition('[')[0]} {engine}".encode())
+    if engine in ("postgres", "pgmq") and chosen // 2 % SERVER_SHARE:
+        return False
     if case is None or "runtime" not in case.params or engine == "pgmq":
         return True
-    both = f"{item.nodeid.partition('[')[0]} {engine}"
-    return bool(case.params["runtime"] == ("asyncio", "threads")[zlib.crc32(both.encode()) % 2])
+    return bool(case.params["runtime"] == ("asyncio", "threads")[chosen % 2])
 
 
-def pytest_runtest_logstart(nodeid: str) -> None:
-    _switch(nodeid)
+def pytest_runtestloop() -> None:
+    _imported.update(_marks.take())
 
 
-def pytest_runtest_logfinish() -> None:
-    _switch("")
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    _marks.take()
+    wall, cpu = time.monotonic(), time.process_time()
+    answer = yield
+    # Not by the clock: on a busy machine that says little about a test.
+    _seconds[item.nodeid] = time.process_time() - cpu
+    if time.monotonic() - wall > SLOWEST_SECONDS:
+        _failed.add(item.nodeid)
+    for path, blocks in _marks.take().items():
+        _ran[path][item.nodeid] = f"{blocks:x}"
+    file = _file(item)
+    if nextitem is None or _file(nextitem) != file:
+        _write(file)
+    return answer
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.failed:
         # A test that fails here would kill every mutant.
-        _seconds[report.nodeid] = float("inf")
-    _seconds[report.nodeid] = _seconds.get(report.nodeid, 0.0) + report.duration
-
-
-def pytest_sessionfinish() -> None:
-    passed = {nodeid: seconds for nodeid, seconds in _seconds.items() if seconds != float("inf")}
-    Path(os.environ[DURATIONS]).write_text(json.dumps(passed), encoding="utf-8")
+        _failed.add(report.nodeid)
 
 
 def pytest_unconfigure() -> None:
     """Ends here: a thread that a failed test has left behind must not keep the recording waiting."""
-    if (running := coverage.Coverage.current()) is not None:
-        running.stop()
-        running.save()
-        os._exit(0)
+    os._exit(0)
 
 
-def _switch(context: str) -> None:
-    running = coverage.Coverage.current()
-    assert running is not None, "run pytest under coverage"
-    running.switch_context(context)
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+def _write(file: str) -> None:
+    passed = {test: seconds for test, seconds in _seconds.items() if test not in _failed}
+    ran = {path: {t: b for t, b in by.items() if t in passed} for path, by in _ran.items()}
+    for path, blocks in _imported.items():
+        ran.setdefault(path, {})[IMPORT] = f"{blocks:x}"
+    recorded = {"tests": digest(ROOT, file), "sources": _sources, "seconds": passed, "ran": ran}
+    name = f"{os.environ[GROUP]}.{file.replace('/', '.')}.json"
+    Path(os.environ[FOLDER], name).write_text(json.dumps(recorded), encoding="utf-8")
+    _seconds.clear()
+    _ran.clear()
+    _failed.clear()

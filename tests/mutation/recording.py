@@ -1,7 +1,8 @@
-"""Which test runs which line: recorded with coverage, one test file at a time, kept in build/mutation.
+"""Which test runs which line: recorded by marks in the source, kept in build/mutation.
 
-A test file is recorded again when it changes. When the source changes, the recorded lines are mapped to
-the lines of the new text, so that a recording stays usable while the source moves on.
+There are two groups: tests that need no server, and those on PostgreSQL, which take longer and are
+recorded only when a mutant needs them. A test file is recorded again when it changes. When the source
+changes, the recorded lines are mapped to the lines of the new text, so that a recording stays usable.
 """
 
 from __future__ import annotations
@@ -10,30 +11,27 @@ import difflib
 import hashlib
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections import defaultdict
-from functools import cache, cached_property
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-import coverage
+from tests.mutation.marking import blocks_of
 
-from tests.mutation.recorder import DURATIONS
-
-TESTS = (
-    "tests/unit",
-    "tests/conformance",
-    "tests/telemetry",
-    "tests/health",
-    "tests/integration",
-    "tests/pgmq",
-    "tests/postgres",
-    "tests/simulation",
-)
-"""Recorded folders. Left out are tests that start many processes: they take long, and coverage does not
-see what other processes run."""
+EMBEDDED, SERVER = "embedded", "server"
+TESTS = {
+    EMBEDDED: ("unit", "conformance", "simulation", "stateful", "telemetry", "health", "integration"),
+    SERVER: ("postgres", "pgmq", "conformance"),
+}
+"""Recorded folders. Left out are tests that start many processes: they take long, and a recording does
+not see what other processes run."""
 PYTEST = (
     "pytest",
     "-q",
@@ -46,13 +44,26 @@ PYTEST = (
 )
 ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 """No other plugins: importing them takes four times as long as most tests of a mutant."""
-CONFIGURATION = """[run]
-source_pkgs = commandbus
-data_file = {data}
-branch = false
-concurrency = thread
-relative_files = true
-"""
+FOLDER, GROUP = "MUTATION_FOLDER", "MUTATION_GROUP"
+"""Name the folder of the recording, and which tests of the files are recorded."""
+NEEDS_SERVER = re.compile(r"^tests/(postgres|pgmq)/|\[.*(postgres|pgmq)")
+"""Tests of the second group."""
+IMPORT = ""
+"""In place of a test: the line runs on import."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What the tests of one file ran."""
+
+    tests: str
+    """The digest of the test file."""
+    sources: dict[str, str]
+    """The digest of each source file."""
+    seconds: dict[str, float]
+    """The processor time of each test that passed."""
+    ran: dict[str, dict[str, str]]
+    """For each source file and test the bits of the blocks that ran."""
 
 
 class Recording:
@@ -61,120 +72,149 @@ class Recording:
         self._folder = root / "build" / "mutation" / "recording"
         self._texts = root / "build" / "mutation" / "sources"
         self._lines: dict[str, dict[int, set[str]]] = {}
+        self._moved: dict[tuple[str, str], list[list[int]]] = {}
 
     def forget(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def refresh(self, environment: dict[str, str], ends: float) -> bool:
+    def refresh(self, group: str, environment: dict[str, str], ends: float) -> bool:
         """Record the test files that are new or have changed, until the given time; True when done."""
-        for file in _test_files(self._root):
-            folder = self._folder / file.replace("/", ".")
-            state = folder / "state.json"
-            digest = self._digest(file)
-            if not state.exists() or json.loads(state.read_text())["tests"] != digest:
-                if time.monotonic() > ends:
-                    return False
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir(parents=True)
-                print(f"recording {file}", flush=True)
-                sources = self._keep_sources()
-                self._record(file, folder, environment)
-                state.write_text(json.dumps({"tests": digest, "sources": sources}))
-        return True
-
-    @cached_property
-    def _files(self) -> list[Path]:
-        """What is recorded of the test files that still exist."""
-        folders = [self._folder / file.replace("/", ".") for file in _test_files(self._root)]
-        parts = ("state.json", "durations.json", "coverage")
-        return [folder for folder in folders if all((folder / part).exists() for part in parts)]
+        missing = [file for file in self._test_files(group) if self._is_missing(group, file)]
+        if missing and time.monotonic() < ends:
+            print(f"recording {len(missing)} test files, {group}", flush=True)
+            self._record(group, missing, environment, ends)
+            self._lines.clear()
+            self.__dict__.pop("_recorded", None)
+            self.__dict__.pop("seconds", None)
+            missing = [file for file in missing if self._is_missing(group, file)]
+        return not missing
 
     @cached_property
     def seconds(self) -> dict[str, float]:
-        """The duration of each test that passed."""
+        """The processor time of each test that passed."""
         found: dict[str, float] = {}
-        for folder in self._files:
-            found |= json.loads((folder / "durations.json").read_text())
+        for recorded in self._recorded:
+            found |= recorded.seconds
         return found
 
     def lines(self, path: str) -> dict[int, set[str]]:
         """The tests that run each line of a source file, lines as they are now."""
         if path not in self._lines:
             found: dict[int, set[str]] = defaultdict(set)
-            for folder in self._files:
-                sha = json.loads((folder / "state.json").read_text())["sources"].get(path)
+            for recorded in self._recorded:
+                sha = recorded.sources.get(path)
                 if sha is None:
                     continue
-                moved = self._moved(path, sha)
-                data = coverage.CoverageData(str(folder / "coverage"))
-                data.read()
-                for line, tests in data.contexts_by_lineno(path).items():
-                    for now in moved.get(line, ()):
-                        found[now].update(tests)
+                blocks = self._blocks(path, sha)
+                tests: dict[int, list[str]] = defaultdict(list)
+                for test, bits in recorded.ran.get(path, {}).items():
+                    for number, bit in enumerate(reversed(f"{int(bits, 16):b}")):
+                        if bit == "1":
+                            tests[number].append(test)
+                for number, ran in tests.items():
+                    for line in blocks[number]:
+                        found[line].update(ran)
             self._lines[path] = found
         return self._lines[path]
 
-    def _record(self, file: str, folder: Path, environment: dict[str, str]) -> None:
-        configuration = folder / "coveragerc"
-        configuration.write_text(CONFIGURATION.format(data=folder / "coverage"), encoding="utf-8")
+    @cached_property
+    def _recorded(self) -> list[Recorded]:
+        """What is recorded of the test files that still exist."""
+        files = [self._file(group, file) for group in TESTS for file in self._test_files(group)]
+        found: list[Recorded] = []
+        for file in files:
+            if file.exists():
+                values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+                found.append(Recorded(**values))
+        return found
+
+    def _test_files(self, group: str) -> list[str]:
+        return [
+            str(path.relative_to(self._root))
+            for folder in TESTS[group]
+            for path in sorted((self._root / "tests" / folder).rglob("test_*.py"))
+        ]
+
+    def _file(self, group: str, file: str) -> Path:
+        return self._folder / f"{group}.{file.replace('/', '.')}.json"
+
+    def _is_missing(self, group: str, file: str) -> bool:
+        recorded = self._file(group, file)
+        if not recorded.exists():
+            return True
+        return bool(json.loads(recorded.read_text())["tests"] != digest(self._root, file))
+
+    def _record(self, group: str, files: list[str], environment: dict[str, str], ends: float) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._keep_sources()
         command = [
-            sys.executable, "-m", "coverage", "run", f"--rcfile={configuration}", "-m", *PYTEST,
-            "-p", "tests.mutation.recorder", "-m", "not slow", file,
+            sys.executable, "-m", *PYTEST, "-p", "tests.mutation.recorder", "-m", "not slow", *files,
         ]  # fmt: skip
         settings = {
             **ALONE,
-            DURATIONS: str(folder / "durations.json"),
+            FOLDER: str(self._folder),
+            GROUP: group,
             "PYTHONPATH": f"{self._root / 'src'}{os.pathsep}{self._root}",
         }
         # Tests that fail here, as on a busy machine, are left out: see `recorder`.
-        with (folder / "output.txt").open("w") as output:
-            subprocess.run(
+        with (self._folder / f"{group}.txt").open("w") as output:
+            process = subprocess.Popen(
                 command,
                 cwd=self._root,
                 env=os.environ | environment | settings,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                check=False,
+                start_new_session=True,
             )
+            try:
+                process.wait(None if ends == float("inf") else max(0.0, ends - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                pass  # the files that were finished are recorded
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
 
-    def _digest(self, file: str) -> str:
-        """Of a test file and, for the conformance suite, of the module that it runs."""
-        found = hashlib.sha256((self._root / file).read_bytes())
-        name = Path(file).name.removeprefix("test_")
-        suite = self._root / "src/commandbus/testing/conformance" / name
-        if file.startswith("tests/conformance/") and suite.exists():
-            found.update(suite.read_bytes())
-        return found.hexdigest()[:16]
-
-    def _keep_sources(self) -> dict[str, str]:
+    def _keep_sources(self) -> None:
         """Copies the source files, named by their content."""
         self._texts.mkdir(parents=True, exist_ok=True)
-        found: dict[str, str] = {}
-        for path in sorted((self._root / "src").rglob("*.py")):
-            text = path.read_bytes()
-            sha = hashlib.sha256(text).hexdigest()[:16]
-            found[str(path.relative_to(self._root))] = sha
+        for path, sha in source_digests(self._root).items():
             if not (self._texts / sha).exists():
-                (self._texts / sha).write_bytes(text)
-        return found
+                (self._texts / sha).write_bytes((self._root / path).read_bytes())
 
-    @cache  # noqa: B019 - one recording lives as long as the program
-    def _moved(self, path: str, sha: str) -> dict[int, list[int]]:
-        """For each recorded line its lines today; a changed block maps to all of its new lines."""
-        before = (self._texts / sha).read_text(encoding="utf-8").splitlines()
-        now = (self._root / path).read_text(encoding="utf-8").splitlines()
-        moved: dict[int, list[int]] = {}
-        matcher = difflib.SequenceMatcher(None, before, now, autojunk=False)
-        for tag, old, old_end, new, new_end in matcher.get_opcodes():
-            for number, line in enumerate(range(old, old_end)):
-                same = range(new + number, new + number + 1)
-                moved[line + 1] = [to + 1 for to in (same if tag == "equal" else range(new, new_end))]
-        return moved
+    def _blocks(self, path: str, sha: str) -> list[list[int]]:
+        """The lines that the blocks of a recorded source have today."""
+        key = (path, sha)
+        if key not in self._moved:
+            text = (self._texts / sha).read_text(encoding="utf-8")
+            to = moved(text, (self._root / path).read_text(encoding="utf-8"))
+            self._moved[key] = [[n for line in lines for n in to[line]] for lines in blocks_of(text)]
+        return self._moved[key]
 
 
-def _test_files(root: Path) -> list[str]:
-    return [
-        str(path.relative_to(root))
-        for folder in TESTS
-        for path in sorted((root / folder).glob("test_*.py"))
-    ]
+def moved(before: str, now: str) -> dict[int, list[int]]:
+    """For each line its lines in the new text; a changed block maps to all of its new lines."""
+    found: dict[int, list[int]] = {}
+    matcher = difflib.SequenceMatcher(None, before.splitlines(), now.splitlines(), autojunk=False)
+    for tag, old, old_end, new, new_end in matcher.get_opcodes():
+        for number, line in enumerate(range(old, old_end)):
+            same = range(new + number, new + number + 1)
+            found[line + 1] = [to + 1 for to in (same if tag == "equal" else range(new, new_end))]
+    return found
+
+
+def digest(root: Path, file: str) -> str:
+    """Of a test file and, for the conformance suite, of the module that it runs."""
+    found = hashlib.sha256((root / file).read_bytes())
+    suite = root / "src/commandbus/testing/conformance" / Path(file).name.removeprefix("test_")
+    if file.startswith("tests/conformance/") and suite.exists():
+        found.update(suite.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def source_digests(root: Path) -> dict[str, str]:
+    """Of every source file, by its path."""
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        for path in sorted((root / "src").rglob("*.py"))
+    }

@@ -8,18 +8,17 @@ from collections.abc import Iterable
 from itertools import zip_longest
 from pathlib import Path
 
-from tests.mutation.mutants import Mutant
-from tests.mutation.recording import Recording
+from tests.mutation.mutants import ROOMS, Mutant, files_of
+from tests.mutation.patching import body_of_signature, place_of
+from tests.mutation.recording import IMPORT, NEEDS_SERVER, Recording
 
-SECONDS_MAX = 20.0
-"""Limit for the recorded durations of the tests of one mutant."""
-COUNT_MAX = 300
-FIRST, FIRST_EACH = 3, 30
+SECONDS_MAX = 12.0
+"""Limit for the recorded processor time of the tests of one mutant."""
+COUNT_MAX = 150
+FIRST, FIRST_EACH = 3, 20
 """Files that are tried first, and tests of each."""
-SLOWEST = 6.0
-"""Slower tests are left out."""
-SERVER = re.compile(r"^tests/(postgres|pgmq)/|\[.*(postgres|pgmq)")
-"""Tests that need PostgreSQL."""
+NAMED_MAX = 3
+"""Limit for the test files that are tried because they name the module."""
 
 
 class Selection:
@@ -30,28 +29,61 @@ class Selection:
     def _seconds(self) -> dict[str, float]:
         return self._recording.seconds
 
-    def tests_for(self, mutant: Mutant) -> list[list[str]]:
-        """The runs of tests that are tried one after another. Unless the line is PostgreSQL's own,
-        tests with it come last, and those that other engines have too only where no other runs it."""
-        if mutant.test is not None:
-            return [[mutant.test]]
+    def runs_on_import(self, mutant: Mutant) -> bool:
+        """Whether its line is executed when the module is imported, so that the module has to be
+        imported again to see the change."""
         lines = self._recording.lines(mutant.path)
-        last = mutant.line + mutant.old.count("\n")
-        wanted = set(range(mutant.line, last + 1))
-        if mutant.constant is not None:
-            # A constant is set on import: the lines that use it can show a change.
-            wanted |= self._users(mutant.path, mutant.constant, lines)
-        found = {test for line in wanted for test in lines.get(line, ()) if test}
-        if not found and any("" in lines.get(line, ()) for line in wanted):
-            # Run on import, like the default of a field: tests of the file and of those that import it.
-            users = [lines, *map(self._recording.lines, self._importers(mutant.path))]
-            found = {test for file in users for tests in file.values() for test in tests if test}
-        quick = {test for test in found if self._seconds.get(test, SLOWEST) < SLOWEST}
-        later = {test for test in quick if "/postgres/" not in mutant.path and SERVER.search(test)}
-        runs = self._in_turn(quick - later, Path(mutant.path).stem)
+        if any(IMPORT in lines.get(line, ()) for line in _lines(mutant)):
+            return True
+        return place_of(self._source(mutant), mutant.start) is None
+
+    def is_reached(self, mutant: Mutant) -> bool:
+        """Whether a recorded test runs its line."""
+        return bool(self._reaching(mutant))
+
+    def tests_for(self, mutant: Mutant) -> list[str]:
+        """In the order in which they are tried. Unless the line is PostgreSQL's own, tests with it
+        come last, and those that other engines have too only where no other runs it."""
+        if mutant.test is not None:
+            return [mutant.test]
+        found = self._reaching(mutant)
+        later = {t for t in found if "/postgres/" not in mutant.path and NEEDS_SERVER.search(t)}
+        tests = self._in_turn(found - later, Path(mutant.path).stem)
         own = {test for test in later if test.startswith(("tests/postgres/", "tests/pgmq/"))}
-        runs += self._in_turn(own if quick - later else later, Path(mutant.path).stem)
-        return [tests for tests in runs if tests]
+        tests += self._in_turn(own if tests else later, Path(mutant.path).stem)
+        return self._bounded(tests) or self._naming(mutant)
+
+    def _reaching(self, mutant: Mutant) -> set[str]:
+        lines = self._recording.lines(mutant.path)
+        wanted = set(_lines(mutant))
+        if (body := body_of_signature(self._source(mutant), mutant.start)) is not None:
+            wanted.add(body)
+        # A constant is set on import: the lines that use it can show a change.
+        found = set() if mutant.constant is None else self._using(mutant)
+        found |= {test for line in wanted for test in lines.get(line, ())} - {IMPORT}
+        if not found and self.runs_on_import(mutant):
+            # Like the default of a field: tests of the file and of those that import it.
+            users = [lines, *map(self._recording.lines, self._importers(mutant.path))]
+            found = {test for file in users for tests in file.values() for test in tests}
+        return found - {IMPORT}
+
+    def _naming(self, mutant: Mutant) -> list[str]:
+        """Where no recorded test runs its line, as in another process: tests of files that name its
+        module, or are named like its package or itself."""
+        path = Path(mutant.path)
+        module = mutant.path.removeprefix("src/").removesuffix(".py").replace("/", ".")
+        names = {f"test_{path.stem}", f"test_{path.parent.name}"}
+        files = [
+            str(file.relative_to(self._root))
+            for file in sorted((self._root / "tests").rglob("test_*.py"))
+            if file.stem in names or module in file.read_text(encoding="utf-8")
+        ]
+        quick = sorted(self._seconds, key=self._seconds.__getitem__)
+        tests = [t for t in quick if t.partition("::")[0] in files and not NEEDS_SERVER.search(t)]
+        return self._bounded(tests) or files[:NAMED_MAX]
+
+    def _source(self, mutant: Mutant) -> str:
+        return (self._root / mutant.path).read_text(encoding="utf-8")
 
     def _importers(self, path: str) -> list[str]:
         module = path.removeprefix("src/").removesuffix(".py").replace("/", ".")
@@ -62,14 +94,23 @@ class Selection:
             if f"from {module} import" in file.read_text(encoding="utf-8")
         ]
 
-    def _users(self, path: str, name: str, lines: Iterable[int]) -> set[int]:
-        source = (self._root / path).read_text(encoding="utf-8").splitlines()
-        word = re.compile(rf"\b{re.escape(name)}\b")
-        return {line for line in lines if line <= len(source) and word.search(source[line - 1])}
+    def _using(self, mutant: Mutant) -> set[str]:
+        """The tests that run a line with the name of a constant, or with a field of that name."""
+        name = re.escape(mutant.constant or "")
+        word = re.compile(rf"\.{name}\b|\b{name}=" if "." in mutant.scope else rf"\b{name}\b")
+        found: set[str] = set()
+        for path in (path for room in ROOMS for path in files_of(self._root, room)):
+            text = (self._root / path).read_text(encoding="utf-8")
+            if word.search(text):
+                lines = self._recording.lines(path)
+                for number, line in enumerate(text.splitlines(), 1):
+                    if number in lines and word.search(line):
+                        found |= lines[number]
+        return found - {IMPORT}
 
-    def _in_turn(self, tests: set[str], stem: str) -> list[list[str]]:
-        """A few files that are nearest by name, then one test of each file in turn: most mutants are
-        killed by the first, and importing every test file takes longer than running these."""
+    def _in_turn(self, tests: set[str], stem: str) -> list[str]:
+        """Of a few files that are nearest by name some tests, then one test of each file in turn: most
+        mutants are killed by the first."""
         files: dict[str, list[str]] = defaultdict(list)
         for test in sorted(tests, key=lambda test: (self._seconds[test], test)):
             files[test.partition("::")[0]].append(test)
@@ -79,10 +120,9 @@ class Selection:
             return stem not in file, not file.startswith("tests/unit"), quickest
 
         order = sorted(files, key=nearness)
-        first = self._bounded(test for file in order[:FIRST] for test in files[file][:FIRST_EACH])
+        first = [test for file in order[:FIRST] for test in files[file][:FIRST_EACH]]
         turns = zip_longest(*(files[file] for file in order))
-        rest = (test for turn in turns for test in turn if test is not None and test not in first)
-        return [first, self._bounded(rest)]
+        return list(dict.fromkeys([*first, *(t for turn in turns for t in turn if t is not None)]))
 
     def _bounded(self, tests: Iterable[str]) -> list[str]:
         chosen: list[str] = []
@@ -93,3 +133,7 @@ class Selection:
                 break
             chosen.append(test)
         return chosen
+
+
+def _lines(mutant: Mutant) -> range:
+    return range(mutant.line, mutant.line + mutant.old.count("\n") + 1)

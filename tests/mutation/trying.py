@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -10,23 +11,28 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Self
+from queue import Queue
+from typing import IO, Self
 
 from commandbus.testing.postgres import DSN_VARIABLE, PostgresServer, PostgresUnavailable
+from tests.mutation.forking import IMPOSSIBLE, PIPES
 from tests.mutation.mutants import Mutant
-from tests.mutation.recording import ALONE, PYTEST, Recording
-from tests.mutation.selection import SLOWEST, Selection
+from tests.mutation.recording import ALONE, EMBEDDED, PYTEST, SERVER, Recording
+from tests.mutation.selection import Selection
 from tests.mutation.trial import REPORT
 
 NOT_COPIED = (".git", ".venv", "build", "dist", ".*_cache", ".hypothesis")
-TEST_SECONDS = int(SLOWEST * 4)
+LANES = 3
+"""Mutants that are tried at the same time: tests wait more than they compute."""
+TEST_SECONDS = 40
 """Limit for one test. Recorded, each takes a fraction of it."""
-PATIENCE_SECONDS = 150.0
-"""Limit for one run of tests; recorded, they take a fifth."""
+PATIENCE_SECONDS = 300.0
+"""Limit for the tests of one mutant."""
 
 
 class Fate(Enum):
@@ -35,7 +41,7 @@ class Fate(Enum):
     """A test did not end. Counts as killed."""
     SURVIVED = "SURVIVED"
     UNTESTED = "UNTESTED"
-    """No recorded test runs its line. Counts as survived."""
+    """No recorded test runs its line, and none names its module. Counts as survived."""
     EQUIVALENT = "equivalent"
 
 
@@ -58,6 +64,9 @@ class Bench:
         self._stack = contextlib.ExitStack()
         self._mutants = 0
         self._environment: dict[str, str] = {}
+        self._collected: Collected | None = None
+        self._tests: dict[Mutant, list[str]] = {}
+        self._importing: set[Mutant | None] = set()
 
     def __enter__(self) -> Self:
         with contextlib.suppress(PostgresUnavailable):
@@ -72,37 +81,94 @@ class Bench:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def record(self, ends: float) -> bool:
-        """Bring the recording up to date; False when the time did not suffice."""
-        return self._recording.refresh(self._environment, ends)
+    def record(self, mutants: Iterable[Mutant], ends: float) -> bool:
+        """Bring the recording up to date; False when the time did not suffice. Tests on PostgreSQL are
+        recorded for its own lines, and where no other test runs a line."""
+        if not self._recording.refresh(EMBEDDED, self._environment, ends):
+            return False
+        sampled = [mutant for mutant in mutants if mutant.test is None]
+        if all("/postgres/" not in m.path and self._selection.is_reached(m) for m in sampled):
+            return True
+        return self._recording.refresh(SERVER, self._environment, ends)
 
-    def tests_for(self, mutant: Mutant) -> list[list[str]]:
-        """The tests that can show it, in the runs in which they are tried."""
-        return self._selection.tests_for(mutant)
+    def attempts(self, mutants: list[Mutant], ends: float) -> Iterator[tuple[Mutant, Verdict]]:
+        """Try as many as the time allows, some at the same time. Those that need an import come last
+        and one by one, because they change the tree."""
+        later = [mutant for mutant in mutants if not self._forks(mutant)]
+        forked = [mutant for mutant in mutants if self._forks(mutant)]
+        self._collect(forked)
+        with ThreadPoolExecutor(LANES) as threads:
+            running = {threads.submit(self._attempt, mutant, ends): mutant for mutant in forked}
+            try:
+                for done in as_completed(running):
+                    try:
+                        verdict = done.result()
+                    except NeedsImport:
+                        later.append(running[done])
+                        continue
+                    if verdict is not None:
+                        yield running[done], verdict
+            finally:
+                threads.shutdown(cancel_futures=True)
+        for mutant in later:
+            self._importing.add(mutant)
+            verdict = self._attempt(mutant, ends)
+            if verdict is not None:
+                yield mutant, verdict
 
-    def attempt(self, mutant: Mutant) -> Verdict:
+    def tests_for(self, mutant: Mutant) -> list[str]:
+        """The tests that can show it, in the order in which they are tried."""
+        if mutant not in self._tests:
+            self._tests[mutant] = self._selection.tests_for(mutant)
+        return self._tests[mutant]
+
+    def _forks(self, mutant: Mutant) -> bool:
+        if mutant.test is not None or not self._selection.is_reached(mutant):
+            return False
+        return not self._selection.runs_on_import(mutant)
+
+    def _collect(self, mutants: list[Mutant]) -> None:
+        """Collect the tests of these mutants, which are then tried without starting pytest again."""
+        tests = {test for mutant in mutants for test in self.tests_for(mutant)}
+        if tests:
+            settings = self._environment | self._settings()
+            self._collected = self._stack.enter_context(Collected(self._folder, tests, settings))
+
+    def _attempt(self, mutant: Mutant, ends: float) -> Verdict | None:
+        """None when the time has passed."""
         began = time.monotonic()
-        verdict = Verdict(Fate.UNTESTED)
-        for tests in self.tests_for(mutant):
-            verdict = self._try(mutant, tests)
-            if verdict.fate is not Fate.SURVIVED:
-                break
+        if began > ends:
+            return None
+        tests = self.tests_for(mutant)
+        verdict = self._try(mutant, tests) if tests else Verdict(Fate.UNTESTED)
         return Verdict(verdict.fate, time.monotonic() - began, verdict.by, verdict.why)
 
     def _try(self, mutant: Mutant, tests: list[str]) -> Verdict:
-        """A test that also fails on the original kills nothing, and is left out from then on."""
+        """A test kills if it fails twice, and passes on the original. One that does not is left out
+        from then on."""
         while tests := [test for test in tests if test not in self._broken]:
-            with self._mutated(mutant):
-                verdict = self._run(tests)
-            if verdict.fate is Fate.SURVIVED or verdict.by in self._trusted:
+            verdict = self._run(tests, mutant)
+            if verdict.fate is Fate.SURVIVED:
                 return verdict
             suspects = [verdict.by] if "::" in verdict.by else tests
-            if self._run(suspects).fate is Fate.SURVIVED:
-                self._trusted.update(suspects)
+            if self._run(suspects, mutant).fate is not Fate.SURVIVED and self._pass(suspects):
                 return verdict
-            print(f"left out, it fails on the original: {verdict.by}: {verdict.why}", flush=True)
+            print(f"left out, its result varies: {verdict.by}: {verdict.why}", flush=True)
             self._broken.update(suspects)
         return Verdict(Fate.SURVIVED)
+
+    def _pass(self, tests: list[str]) -> bool:
+        """Whether they pass on the original."""
+        if not self._trusted.issuperset(tests) and self._run(tests, None).fate is Fate.SURVIVED:
+            self._trusted.update(tests)
+        return self._trusted.issuperset(tests)
+
+    def _run(self, tests: list[str], mutant: Mutant | None) -> Verdict:
+        collected = self._collected
+        if collected is not None and mutant not in self._importing and collected.has(tests):
+            return collected.run(tests, mutant)
+        with contextlib.nullcontext() if mutant is None else self._mutated(mutant):
+            return self._start(tests)
 
     @contextlib.contextmanager
     def _mutated(self, mutant: Mutant) -> Iterator[None]:
@@ -118,21 +184,20 @@ class Bench:
             file.write_text(source, encoding="utf-8")
             os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
-    def _run(self, tests: list[str]) -> Verdict:
+    def _settings(self) -> dict[str, str]:
+        return {**ALONE, "PYTHONPATH": f"{self._folder / 'src'}{os.pathsep}{self._folder}"}
+
+    def _start(self, tests: list[str]) -> Verdict:
+        """A run of pytest of its own: it imports everything again."""
         self._report.unlink(missing_ok=True)
         command = [
             sys.executable, "-m", *PYTEST, "-x", "-p", "tests.mutation.trial",
             f"--timeout={TEST_SECONDS}", *tests,
         ]  # fmt: skip
-        settings = {
-            **ALONE,
-            "PYTHONPATH": f"{self._folder / 'src'}{os.pathsep}{self._folder}",
-            REPORT: str(self._report),
-        }
         process = subprocess.Popen(
             command,
             cwd=self._folder,
-            env=os.environ | self._environment | settings,
+            env=os.environ | self._environment | self._settings() | {REPORT: str(self._report)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -150,4 +215,80 @@ class Bench:
             return Verdict(Fate.SURVIVED)
         told = self._report.read_text(encoding="utf-8") if self._report.exists() else ""
         by, why = (told.splitlines() or ["", f"pytest ended with {code}"])[:2]
-        return Verdict(Fate.TIMEOUT if "Timeout (>" in why else Fate.KILLED, by=by, why=why)
+        return _failure(by, why)
+
+
+class NeedsImport(Exception):
+    """A mutant can only be tried by importing everything again."""
+
+
+class Collected:
+    """A run of pytest that has collected tests, and forks for each mutant."""
+
+    def __init__(self, folder: Path, tests: set[str], settings: dict[str, str]) -> None:
+        self._folder, self._settings = folder, settings
+        self._files = sorted({test.partition("::")[0] for test in tests})
+        self._tests: set[str] = set()
+        self._lanes: Queue[tuple[IO[str], IO[str]]] = Queue()
+
+    def __enter__(self) -> Self:
+        pipes = [(os.pipe(), os.pipe()) for _ in range(LANES)]
+        theirs = [(requests[0], answers[1]) for requests, answers in pipes]
+        command = [
+            sys.executable, "-m", *PYTEST, "-p", "tests.mutation.forking", "-s",
+            f"--timeout={TEST_SECONDS}", *self._files,
+        ]  # fmt: skip
+        self._process = subprocess.Popen(
+            command,
+            cwd=self._folder,
+            env=os.environ | self._settings | {PIPES: json.dumps(theirs)},
+            pass_fds=[fd for pair in theirs for fd in pair],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for pair in theirs:
+            os.close(pair[0])
+            os.close(pair[1])
+        for requests, answers in pipes:
+            lane = (os.fdopen(requests[1], "w", encoding="utf-8"), os.fdopen(answers[0]))
+            self._tests = set(self._answer(lane[1]))
+            self._lanes.put(lane)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for _number in range(LANES):
+            for pipe in self._lanes.get():
+                pipe.close()
+        self._process.wait()
+
+    def has(self, tests: list[str]) -> bool:
+        return self._tests.issuperset(tests)
+
+    def run(self, tests: list[str], mutant: Mutant | None) -> Verdict:
+        """Raises NeedsImport for a mutant that cannot be put into a running program."""
+        request: dict[str, object] = {"tests": tests, "seconds": PATIENCE_SECONDS}
+        if mutant is not None:
+            file = self._folder / mutant.path
+            source = mutant.apply(file.read_text(encoding="utf-8"))
+            request |= {"path": str(file), "start": mutant.start, "source": source}
+        lane = self._lanes.get()
+        try:
+            print(json.dumps(request), file=lane[0], flush=True)
+            found = self._answer(lane[1])
+        finally:
+            self._lanes.put(lane)
+        if not found:
+            return Verdict(Fate.SURVIVED)
+        if found[0] == IMPOSSIBLE:
+            raise NeedsImport
+        return _failure(found[0], found[1])
+
+    def _answer(self, answers: IO[str]) -> list[str]:
+        line = answers.readline()
+        assert line, f"pytest ended; run it with {self._files}"
+        answer: list[str] = json.loads(line)
+        return answer
+
+
+def _failure(by: str, why: str) -> Verdict:
+    return Verdict(Fate.TIMEOUT if "Timeout (>" in why else Fate.KILLED, by=by, why=why)

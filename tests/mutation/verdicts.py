@@ -24,7 +24,7 @@ class Verdicts:
         lines = self._file.read_text(encoding="utf-8").splitlines() if self._file.exists() else []
         self._known = {entry["key"]: entry for entry in map(json.loads, lines)}
 
-    def find(self, mutant: Mutant, tests: list[list[str]]) -> Verdict | None:
+    def find(self, mutant: Mutant, tests: list[str]) -> Verdict | None:
         entry = self._known.get(mutant.key)
         if entry is None or entry["source"] != self._source(mutant):
             return None
@@ -33,7 +33,7 @@ class Verdicts:
             return None
         return Verdict(fate, entry["seconds"], entry["by"], entry["why"])
 
-    def keep(self, mutant: Mutant, tests: list[list[str]], verdict: Verdict) -> None:
+    def keep(self, mutant: Mutant, tests: list[str], verdict: Verdict) -> None:
         entry = {
             "key": mutant.key,
             "source": self._source(mutant),
@@ -53,10 +53,10 @@ class Verdicts:
     def _source(self, mutant: Mutant) -> str:
         return hashlib.sha256((self._root / mutant.path).read_bytes()).hexdigest()[:16]
 
-    def _tests(self, tests: list[list[str]]) -> str:
+    def _tests(self, tests: list[str]) -> str:
         """Of their names and of the files they are in."""
         found = hashlib.sha256(json.dumps(tests).encode())
-        for file in sorted({test.partition("::")[0] for run in tests for test in run}):
+        for file in sorted({test.partition("::")[0] for test in tests}):
             found.update((self._root / file).read_bytes())
             suite = Path("src/commandbus/testing/conformance", Path(file).name.removeprefix("test_"))
             if (self._root / suite).exists():

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from pathlib import Path
 
+import pytest
+
 from tests.mutation.known import equivalents, known_mutants
+from tests.mutation.marking import Marks, blocks_of
 from tests.mutation.mutants import mutants_of
+from tests.mutation.patching import place_of, replace
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = '''
@@ -64,3 +69,96 @@ def test_each_mutant_has_its_own_key_and_is_a_program(tmp_path: Path) -> None:
         changed = mutant.apply(SOURCE)
         assert changed != SOURCE
         ast.parse(changed)
+
+
+BLOCKS = '''
+class Counter:
+    step = 5
+
+    def count(self, values, limit=10):
+        """A docstring."""
+        total = 0
+        for value in values:
+            if value > limit:
+                return "too much"
+            total += self.step
+        else:
+            total *= 2
+
+        def inner():
+            return total
+        return inner()
+
+
+def numbers(count):
+    match count:
+        case 0:
+            yield "none"
+        case other if other < 0:
+            raise ValueError(other)
+        case _:
+            pass
+    yield count
+    count += 1
+'''
+
+
+@pytest.fixture
+def marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Marks:
+    (tmp_path / "marked_counter.py").write_text(BLOCKS, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(importlib.import_module("sys").modules, "marked_counter", raising=False)
+    marks = Marks(tmp_path, ("marked_counter",))
+    monkeypatch.setattr("sys.meta_path", [marks, *importlib.import_module("sys").meta_path])
+    return marks
+
+
+def test_marks_tell_which_lines_of_functions_ran(marks: Marks) -> None:
+    module = importlib.import_module("marked_counter")
+
+    def ran() -> list[str]:
+        bits = marks.take().get("marked_counter.py", 0)
+        lines = sorted(n for i, block in enumerate(blocks_of(BLOCKS)) if bits >> i & 1 for n in block)
+        text = BLOCKS.splitlines()
+        return [text[line - 1].strip() for line in lines]
+
+    assert ran() == []
+    assert module.Counter.count.__doc__ == "A docstring."
+    assert module.Counter().count([11]) == "too much"
+    always = ["total = 0", "for value in values:", "if value > limit:"]
+    assert ran() == [*always, 'return "too much"', "else:"]
+    assert module.Counter().count([1]) == 10
+    assert 'return "too much"' not in (found := ran())
+    assert {"total += self.step", "total *= 2", "return total", "return inner()"} <= set(found)
+    following = module.numbers(0)
+    assert next(following) == "none"
+    assert {'yield "none"', "match count:"} <= set(found := ran())
+    assert not {"yield count", "count += 1", "raise ValueError(other)", "pass"} & set(found)
+    assert list(following) == [0]
+    assert ran() == ["yield count", "count += 1"]
+
+
+def test_a_mutant_of_a_body_is_put_into_an_imported_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "patched_counter.py"
+    file.write_text(BLOCKS, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("patched_counter")
+    counter, count = module.Counter(), module.Counter.count
+    mutants = {m.change: m for m in mutants_of(tmp_path, "patched_counter.py")}
+
+    def put(change: str) -> bool:
+        mutant = mutants[change]
+        place = place_of(BLOCKS, mutant.start)
+        return place is not None and replace(str(file), place, mutant.apply(BLOCKS))
+
+    assert not put("5 → 6"), "a field of a class is set on import"
+    assert not put("10 → 11"), "so is the default of a parameter"
+    assert counter.count([10]) == 10
+    assert put("value > limit → value >= limit")
+    assert counter.count([10]) == "too much"
+    assert put("return total → return None")
+    assert count(counter, [1]) is None
+    assert put("yield count → yield from ()")
+    assert list(module.numbers(3)) == []
