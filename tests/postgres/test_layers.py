@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -152,6 +153,50 @@ def test_a_used_up_pool_is_distinguished_from_a_server_that_is_away(url: str) ->
     with pytest.raises(StoreUnavailable) as away, SyncCommandBus("postgresql://127.0.0.1:1/x"):
         pass
     assert not isinstance(away.value, PoolExhausted)
+
+
+class SignalReceivedError(Exception):
+    """Raised by the handler of a signal, as KeyboardInterrupt is."""
+
+
+def test_a_signal_that_ends_a_wait_for_a_connection_frees_none(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise SignalReceivedError
+
+    main = threading.get_ident()
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with SyncCommandBus(url + "&pool_size=1&pool_timeout=30") as bus:
+            pool = bus.engine.sources_of_threads().pool
+            transaction = bus.engine.begin(Demand(1, 5.0))
+
+            def send() -> None:
+                eventually(lambda: pool._queue)
+                signal.pthread_kill(main, signal.SIGUSR1)
+
+            sender = threading.Thread(target=send)
+            sender.start()
+            with pytest.raises(SignalReceivedError):
+                bus.stats("orders")
+            sender.join()
+            monkeypatch.setattr(pool, "patience", 0.1)
+            with pytest.raises(PoolExhausted):
+                bus.stats("orders")
+            transaction.rollback()
+            assert bus.stats("orders").depth == 0
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_idle_connections_do_not_keep_a_program_running(url: str) -> None:
+    before = set(threading.enumerate())
+    with SyncCommandBus(url) as bus:
+        bus.stats("orders")
+        started = set(threading.enumerate()) - before
+        assert any(isinstance(one, threading.Timer) for one in started)
+        assert [one for one in started if not one.daemon] == []
 
 
 def test_a_handler_without_a_connection_waits_1_2_4_seconds(runtime: str) -> None:

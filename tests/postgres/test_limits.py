@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -92,3 +93,20 @@ def test_a_chain_ends_before_a_locked_member(url: str) -> None:
         )
         claimed = bus.session.run(bus.engine.store.claim(request)).claimed
         assert [one.data for one in claimed] == ["0", "1"]
+
+
+def test_a_claim_that_finds_work_waits_for_no_other_that_opens_gates(url: str) -> None:
+    request = ClaimRequest(("d",), 1, "w", 30.0)
+    with SyncCommandBus(url) as bus, psycopg.connect(url) as other, ThreadPoolExecutor(1) as threads:
+        bus.set_limit("d", "limited", concurrency=1)
+        bus.send("d", "limited")
+        bus.send("d", "plain")
+        for _ in range(2):  # a lock is a row that stays: the first call adds it
+            other.commit()
+            other.execute("select commandbus.lock_mutex('admit d', true)")
+        claiming = threads.submit(bus.session.run, bus.engine.store.claim(request))
+        try:
+            claimed = claiming.result(timeout=10).claimed
+        finally:
+            other.rollback()
+        assert [one.command_type for one in claimed] == ["plain"]

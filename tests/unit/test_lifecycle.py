@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import runpy
 
 import pytest
 
@@ -66,3 +67,10 @@ def test_the_diagram_shows_every_transition_once() -> None:
     for (before, what), then in TRANSITIONS.items():
         assert lines.count(f"    {before} --> {then}: {what}") == 1
     assert len(lines) == len(TRANSITIONS) + len(FINAL) + 2
+
+
+def test_the_module_prints_the_diagram_only_when_it_is_run(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(lifecycle.__file__, run_name="imported")
+    assert capsys.readouterr().out == ""
+    runpy.run_path(lifecycle.__file__, run_name="__main__")
+    assert capsys.readouterr().out.strip() == lifecycle.diagram()

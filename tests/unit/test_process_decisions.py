@@ -340,3 +340,26 @@ def test_a_late_reply_to_a_forgotten_run_is_ignored() -> None:
     world.tell("replied", reply_to(world, first, ReplyOutcome.SUCCESS))
     assert world.kinds[-1] is ProcessEventType.REPLY_IGNORED
     assert world.progress.runs == before
+
+
+class Idle(Process[Trip]):
+    """Its steps have nothing to do."""
+
+    @step(then="second")
+    def first(self, state: Trip) -> None:
+        return None
+
+    @step
+    def second(self, state: Trip) -> None:
+        return None
+
+
+def test_a_process_whose_steps_have_nothing_to_do_ends_at_its_start() -> None:
+    world = World(Idle, 0)
+    assert (world.status, world.sent) == (ProcessStatus.COMPLETED, [])
+    assert world.kinds == [
+        ProcessEventType.STARTED,
+        ProcessEventType.STEP_SKIPPED,
+        ProcessEventType.STEP_SKIPPED,
+        ProcessEventType.COMPLETED,
+    ]

@@ -120,6 +120,14 @@ def test_arrows_say_what_follows() -> None:
     assert "    hotel -. undo .- cancel_hotel\n" in mermaid(BookTrip)
 
 
+@each
+def test_ways_of_failures_and_of_undoing_are_dashed(process: type[Process[Any]]) -> None:
+    root = ET.fromstring(svg(process))
+    arrows = [path for path in root.iter(f"{SVG}path") if path.get("marker-end")]
+    dashed = [arrow.get("stroke-dasharray") is not None for arrow in arrows]
+    assert dashed == [edge.kind in ("else", "undo") for edge in graph_of(process).edges]
+
+
 def test_a_process_colours_its_steps() -> None:
     def made(name: str, status: StepStatus, **more: Any) -> ProcessStep:
         fields: dict[str, Any] = {"due_at": None, "compensates": None} | more

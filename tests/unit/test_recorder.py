@@ -413,6 +413,10 @@ class TestBadFiles:
         assert not path.exists()
         assert "is removed" in caplog.text
 
+    def test_a_file_without_a_header_is_of_no_dead_process(self, folder: Path) -> None:
+        (folder / "w.recorder").write_bytes(b"\xff" * 5000)
+        assert not Recordings(folder).has_dead()
+
     def test_a_header_that_claims_a_huge_size_is_refused(self) -> None:
         image = _image(Header("w", GONE, 4)).replace(b'"capacity":4', b'"capacity":9')
         with pytest.raises(DamagedRecorderError):

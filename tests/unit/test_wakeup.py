@@ -164,6 +164,15 @@ def test_observers_hear_of_every_commit_until_they_stop() -> None:
     assert heard == ["commit", "commit"]
 
 
+def test_observers_hear_of_an_op_that_may_have_changed_something() -> None:
+    hub, heard = WakeHub(), list[str]()
+    hub.on_commit(lambda: heard.append("commit"))
+    hub.after_commit([], read=True)
+    assert heard == []
+    hub.after_commit([])
+    assert heard == ["commit"]
+
+
 def test_a_watcher_waits_until_a_waiter_listens() -> None:
     hub, found = WakeHub(), list[bool]()
     watching = threading.Thread(target=lambda: found.append(hub.wait_until_listened()), daemon=True)

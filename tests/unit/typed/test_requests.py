@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from commandbus import HandlerRegistry, SendRequest
+from commandbus.domain.contract import command_type
 from commandbus.errors import (
     PayloadError,
 )
@@ -58,6 +59,12 @@ def test_wrong_arguments_are_type_errors_in_pythons_words(
         charge(1, Decimal(1), None, [])
     with pytest.raises(TypeError, match="multiple values for argument 'order'"):
         charge(1, order=1)
+
+
+def test_wrong_arguments_of_a_model_are_type_errors_in_the_words_of_its_class() -> None:
+    refund: Any = command_type("payments", "refund", Refund)
+    with pytest.raises(TypeError, match="nexpected keyword argument 'size'"):
+        refund(order=1, size=2)
 
 
 @pytest.mark.parametrize(

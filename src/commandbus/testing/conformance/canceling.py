@@ -66,6 +66,14 @@ class CancelingSuite:
         bus.call(worker.complete, taken)
         assert bus.get(command_id).status is CommandStatus.COMPLETED
 
+    def test_of_several_requests_to_terminate_the_first_one_counts(self, bus: Harness) -> None:
+        command_id = bus.send()
+        bus.take(bus.worker())
+        for actor in ("ann", "ben"):
+            bus.call(bus.bus.acting(actor).cancel, command_id, reason="wrong", terminate=True)
+        asked = [e for e in bus.trail(command_id) if e.event_type is AuditEventType.CANCEL_REQUESTED]
+        assert [event.details["by"] for event in asked] == ["ann"]
+
     @pytest.mark.parametrize("timeout", [None, 30])
     def test_a_running_async_handler_is_canceled(self, bus: Harness, timeout: float | None) -> None:
         began, ended, registry = threading.Event(), threading.Event(), HandlerRegistry()

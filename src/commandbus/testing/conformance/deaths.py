@@ -14,6 +14,7 @@ from commandbus.domain.outcome import CRASHES_MAX, NOT_RECORDED, STOPS_MAX
 from commandbus.errors import LeaseLost
 from commandbus.operations.deaths import recover
 from commandbus.store.deaths import NOT_BEGUN, DeathReport, WorkerDeath
+from commandbus.store.op import Op
 from commandbus.store.records import Claimed, ClaimRequest
 from commandbus.testing.conformance.helpers import require
 from commandbus.testing.harness import DOMAIN, Harness
@@ -159,6 +160,18 @@ class DeathsSuite:
         assert die(bus, claimed[:1]) == DeathReport(crashed=1, released=1)
         again = claim(bus, worker="next")
         assert [(one.command_id, one.attempt) for one in again] == [(ids[0], 2), (ids[1], 1)]
+
+    def test_a_recovery_that_fails_lengthens_no_lease(self, bus: Harness) -> None:
+        def fail() -> Op[None]:
+            yield from bus.store.held_by(WORKER)
+            raise RuntimeError("the recovery failed")
+
+        command_id = bus.send()
+        claim(bus)
+        with pytest.raises(RuntimeError, match="the recovery failed"):
+            bus.run(fail())
+        bus.advance(LEASE_SECONDS + 1)
+        assert state_of(bus, command_id) == (2, 1)
 
     def test_a_rescue_by_the_end_of_a_lease_asks_what_had_begun(self, bus: Harness) -> None:
         ids = [bus.send() for _ in range(3)]

@@ -103,6 +103,8 @@ class CompensationSuite:
         sagas.route()
         sagas.done("cancel_hotel")
         assert sagas.status(process_id) == "COMPENSATED"
+        (skipped,) = [e for e in sagas.audit(process_id) if e.event_type == "OPERATOR_SKIP"]
+        assert skipped.details == {"actor": "ann", "reason": "sold the car"}
 
     def test_what_happens_to_the_commands_of_a_process_by_hand_is_linked(self, bus: Harness) -> None:
         sagas, process_id = failing(bus)

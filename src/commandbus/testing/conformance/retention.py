@@ -228,6 +228,9 @@ class SearchSuite:
             looks += 1
         assert [r.command_id for r in page] == [first]
         assert looks == 4
+        newest = bus.get(bus.send()).sequence
+        assert bus.query(command_type="none", scan=newest - 1).next == "2"
+        assert bus.query(command_type="none", scan=newest).next is None
 
     def test_waiting_commands_are_counted_no_further_than_the_cap(self, bus: Harness) -> None:
         bus.send_many([SendRequest(DOMAIN, "ship")] * 30)

@@ -188,6 +188,13 @@ class UniqueOptionsSuite:
         bus.advance(61)
         assert not bus.send_result(DOMAIN, "ship", unique_key="k", unique=Unique(window=60)).duplicate
 
+    def test_a_window_ends_when_its_command_is_pruned(self, bus: Harness) -> None:
+        complete(bus, unique_key="k", unique=Unique(window=7_200))
+        bus.advance(3_601)
+        assert bus.send_result(DOMAIN, "ship", unique_key="k", unique=Unique(window=60)).duplicate
+        assert bus.call(bus.bus.prune, {"COMPLETED": 3_600}).gone == 1
+        assert not bus.send_result(DOMAIN, "ship", unique_key="k", unique=Unique(window=60)).duplicate
+
     def test_after_its_window_a_key_holds_as_long_as_its_command_lives(self, bus: Harness) -> None:
         bus.send(unique_key="k", unique=Unique(window=10))
         bus.advance(11)

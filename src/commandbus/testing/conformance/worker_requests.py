@@ -125,6 +125,15 @@ class WorkerRequestsSuite:
         assert not bus.call(bus.bus.list_workers)
         assert bus.run(bus.store.get_document(REQUESTS, running.worker.name)) is None
 
+    def test_a_request_to_the_workers_of_a_domain_leaves_those_that_stop_alone(
+        self, bus: Harness
+    ) -> None:
+        staying, stopping = report(bus), report(bus)
+        ask(bus, "stop_workers", [stopping.name])
+        assert ask(bus, "quiet_workers", domain=DOMAIN) == [staying.name]
+        with pytest.raises(InvalidOperationError, match="was asked to stop by ada"):
+            ask(bus, "quiet_workers", [staying.name, stopping.name])
+
     def test_slots_change_at_run_time(self, bus: Harness) -> None:
         bus.send_many([SendRequest(DOMAIN, "ship")] * 4)
         with Gate() as gate, bus.run_worker(registry_of(ship=gate), concurrency=1) as running:
