@@ -4,7 +4,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ def test_audit_verify_tells_what_was_tampered_with(cli: Cli, bus: SyncCommandBus
     sound = cli("audit", "verify")
     assert "1 action as recorded" in sound.err
     assert cli("audit", "verify", "--expect", sound.out.strip()).out == sound.out
-    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection, connection:
         connection.execute("update commandbus_audit set details = replace(details, 'ann', 'ben')")
     told = cli("audit", "verify", code=1)
     assert told.rows[0][:2] == ["changed", "1"]

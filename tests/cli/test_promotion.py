@@ -199,7 +199,7 @@ def test_what_a_dead_worker_held_moves_with_its_recorded_steps(
     (taken,) = SyncWorker(old, "shop").receive(1)
     step = old.scope.store.record_step(taken.claimed.seq, taken.claimed.lease_id, "charge", "7")
     assert old.session.run(step)
-    with sqlite3.connect(tmp_path / "jobs.db") as connection:
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection, connection:
         connection.execute("update commandbus_lease set until = 0")
     old.session.run(promotion.take_back(old.scope))
     assert move(old, new, ORIGIN, WHERE) == (1, 1)

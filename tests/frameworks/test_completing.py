@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def test_a_kill_around_the_commit_has_the_effects_once(tmp_path: Path, when: str
     pytest.importorskip("sqlalchemy.orm")
     path, clock = tmp_path / "app.db", FakeClock()
     url = f"sqlite:///{path}?synchronous=off"
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("create table effect (n integer)")
     with SyncCommandBus(url) as bus:
         command_id = bus.send("orders", "ship").command_id
@@ -89,7 +90,7 @@ def test_a_kill_around_the_commit_has_the_effects_once(tmp_path: Path, when: str
     assert record is not None
     assert record.status is CommandStatus.COMPLETED
     assert record.result == ("again" if runs else "done")
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         assert connection.execute("select count(*) from effect").fetchone() == (1,)
 
 
