@@ -240,7 +240,7 @@ class HandlerError(CommandBusError):
 
 
 class TransientCommandError(HandlerError):
-    """It may work later: retried with backoff; when attempts are used up, an operator is asked."""
+    """A retry may succeed: retried with backoff; parked when the attempts are used up."""
 
 
 class HandlerTimeout(TransientCommandError):  # noqa: N818 - a state, not a mistake

@@ -159,7 +159,7 @@ class WorkerSettings:
     one in the machine's memory, "off" none."""
     ageing: float | None = None
     """A command that has waited this long counts as one step of priority more urgent, after twice as
-    long as two, and so on, so that none waits for ever; None keeps to the priorities."""
+    long as two, and so on, which prevents starvation; None keeps priorities strict."""
 
     def __post_init__(self) -> None:
         problems: list[str] = []

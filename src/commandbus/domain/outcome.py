@@ -15,7 +15,7 @@ CRASHES_MAX = 3
 """A command whose worker died this often is parked: it may be what kills them."""
 
 UNKNOWN_HANDLER_PATIENCE = 20
-"""Deliveries to workers that lack the handler before an operator is asked."""
+"""Deliveries to workers that lack the handler before the command is parked."""
 
 STOPS_MAX = 20
 """A command that this many workers gave back because they were stopped is parked: it may never end."""

@@ -1,7 +1,7 @@
-"""Erasure: the commands of a data subject lose what they carried, and keep that they were.
+"""Erasure: the payloads of a data subject are erased; ids, timestamps and outcomes are kept.
 
-Found by values in the payload, in headers, or by a tag. Only what has ended can be erased: what waits
-or is parked is refused, or canceled first if the caller says so; what runs is refused.
+Commands are found by values in the payload, in headers, or by a tag. Only commands that have ended can
+be erased: waiting and parked ones are refused, or canceled first on request; running ones are refused.
 """
 
 from __future__ import annotations

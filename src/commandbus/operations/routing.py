@@ -211,7 +211,7 @@ def fire_timers(scope: Scope, declarations: Declarations, worker: str, limit: in
 
 def _restarted(scope: Scope, row: ProcessRow) -> Op[dict[UUID, int]]:
     """When the time of steps that are over it began again, in microseconds after the start: now, while
-    a person is asked or an answer waits for a router; else when an operator let it be tried again."""
+    its command is parked or its reply waits for a router; else when an operator retried it."""
     restarted: dict[UUID, int] = {}
     late = [run for run in decode_progress(row).pending() if run.due is not None and run.due <= row.age]
     answers = (yield from _answers(scope, row)) if late else []

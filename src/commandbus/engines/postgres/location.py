@@ -6,7 +6,7 @@ Options of ours in the URL's query, all optional:
     pool_size=10       connections for senders and transactional handlers, in each runtime; not fewer
                        than a worker has slots, and if left out, as many. Those of the workers' own
                        and one that listens come on top
-    pool_timeout=30    seconds that one waits for a free connection
+    pool_timeout=30    seconds to wait for a free connection
     notify=on|off      wake-ups by LISTEN and NOTIFY; off: workers look at their poll interval
     prepare=on|off     prepared statements; off for poolers that cannot keep them
     transport=pgmq     commands in queues of PGMQ, as the argument `transport` says

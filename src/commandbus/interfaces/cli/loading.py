@@ -43,7 +43,7 @@ def load(
     """Send commands that succeed, fail or crash in a given mix.
 
     success completes, slow takes longer, transient fails once, exhausted fails until it is parked,
-    permanent is parked at once, business fails for good, crash ends its worker's process.
+    permanent is parked at once, business fails without a retry, crash ends its worker's process.
 
     Carry them out with `commandbus worker --load`, and forget them with `commandbus queue purge load`.
     """

@@ -14,7 +14,7 @@ BEHAVIOURS = {
     "transient": "fails once, then completes",
     "exhausted": "fails until it is parked",
     "permanent": "is parked at once",
-    "business": "fails for good",
+    "business": "fails, final",
     "crash": "ends its worker's process, then completes",
 }
 """What a command can do."""

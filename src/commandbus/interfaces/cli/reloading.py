@@ -74,7 +74,7 @@ class WorkerProcess:
         process.wait()
 
     def end(self) -> None:
-        """Drain for good; Ctrl-C ends it at once."""
+        """Drain and do not restart; Ctrl-C ends it at once."""
         self._dismissed = True
         if not self.has_ended:
             output.note("the worker finishes what it runs; Ctrl-C ends it at once")
@@ -86,7 +86,7 @@ class WorkerProcess:
                 self._process.wait()
 
     def dismiss(self, number: int) -> None:
-        """Pass a signal on that ends the worker for good."""
+        """Pass on a signal that ends the worker without a restart."""
         self._dismissed = True
         self._send(number)
 

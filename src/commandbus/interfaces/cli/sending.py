@@ -70,7 +70,7 @@ def send(
         str | None, typer.Option("--unique-key", help="Only one such command may be alive.")
     ] = None,
     max_attempts: Annotated[
-        int | None, typer.Option("--max-attempts", min=1, help="Tries before an operator is asked.")
+        int | None, typer.Option("--max-attempts", min=1, help="Attempts before the command is parked.")
     ] = None,
     group_key: GroupKey = None,
     requires: Requires = None,

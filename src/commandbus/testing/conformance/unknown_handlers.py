@@ -11,7 +11,7 @@ from commandbus.testing.harness import DOMAIN, Harness
 from commandbus.testing.waiting import eventually
 
 PATIENCE = 20
-"""Deliveries to workers without the handler before an operator is asked."""
+"""Deliveries to workers without the handler before the command is parked."""
 
 
 def wait_for_releases(bus: Harness, command_id: UUID, count: int) -> None:
