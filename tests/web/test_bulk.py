@@ -54,6 +54,22 @@ async def test_all_that_match_are_retried_in_one_bulk_action_that_the_audit_name
         assert place in (await client.get("/troubleshooting")).text, "it is listed for a while"
 
 
+async def test_a_canary_that_fails_leaves_the_rest_parked_and_the_page_says_so() -> None:
+    async with CommandBus("memory://") as bus, visitor(bus) as client:
+        for _ in range(5):
+            await scene.park(bus)
+        (group,) = (await client.get("/api/v1/troubleshooting/groups")).json()["groups"]
+        which = {"group": group["fingerprint"], "domain": "orders", "command_type": "ship"}
+        form = (await client.get("/commands/retry", params=which)).text
+        assert 'name="canary"' in form
+        token = form.split('name="form_token" value="')[1].split('"')[0]
+        given = which | {"form_token": token, "reason": "the map may be mended", "canary": "2"}
+        answer = await client.post("/commands/retry", data=given | {"patience": "0s"})
+        page = (await client.get(answer.headers["location"])).text
+        assert "2 commands of the canary did not complete, so the rest stayed parked" in page
+        assert (await bus.stats("orders")).parked == 3
+
+
 async def test_a_bulk_action_is_stopped_from_another_process_of_the_dashboard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

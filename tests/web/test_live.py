@@ -110,6 +110,23 @@ def test_the_title_of_a_hidden_tab_tells_that_more_is_parked(page: Any, place: S
     context.close()
 
 
+def test_what_is_copied_often_has_a_button(page: Any, place: Served) -> None:
+    from playwright.sync_api import expect
+
+    context = page.context.browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    tab = context.new_page()
+    tab.goto(place.link)
+    parked = place.run(place.bus.query_commands(status="IN_TROUBLESHOOTING_QUEUE", limit=1))[0]
+    tab.goto(f"{place.url}/commands/{parked.domain}/{parked.command_id}")
+    line = f"commandbus show {parked.command_id}"
+    for name, text in (("the id", str(parked.command_id)), ("the command line", line)):
+        button = tab.get_by_role("button", name=f"Copy {name}", exact=True).first
+        button.click()
+        expect(button).to_have_text("Copied")
+        assert tab.evaluate("navigator.clipboard.readText()") == text
+    context.close()
+
+
 def test_times_follow_the_zone_of_the_browser_and_the_theme_stays(page: Any, place: Served) -> None:
     page.goto(f"{place.url}/commands")
     stamp = page.get_attribute("#commands time", "datetime")

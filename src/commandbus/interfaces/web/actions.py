@@ -73,7 +73,7 @@ class OperatorApi(Reads):
         more = {name: given.pop(name) for name in ("everything", "progress") if name in given}
         given = await self._unmasked(action, given)
         call = call_of_many(action, given, preview=preview, is_secret=self.redaction.is_secret, **more)
-        return await self._run(call, who)
+        return await self._run(call, who, changes=not preview)
 
     async def begin_bulk(self, action: Action, given: Given, who: Account, bulk: Bulk) -> Bulk:
         """Carry an action out on all commands that match, in the background. Returns the bulk action
@@ -87,10 +87,11 @@ class OperatorApi(Reads):
         await asyncio.wait([task], timeout=BULK_SECONDS)
         return task.result() if task.done() else bulk
 
-    async def _run(self, call: Any, who: Account) -> Any:
+    async def _run(self, call: Any, who: Account, *, changes: bool = True) -> Any:
         bus = await self.stores.acting()
         result = await carry_out(bus, who.name, call, (awaiting, awaiting_flow))
-        self._forget()
+        if changes:
+            self._forget()
         return result
 
     def _forget(self) -> None:

@@ -365,10 +365,10 @@ end $$;
 
 -- Parked commands by how they failed. One attempt for all errors: to guard each of them costs as much as
 -- the rest of the query. No group is complete before every error was read, so the first attempt returns all
--- groups or none.
+-- groups or none. Planned for its conditions, which are mostly none.
 create function commandbus.group_parked(domain text, command_type text)
     returns table (n bigint, oldest bigint, newest bigint, example bigint)
-    language plpgsql stable
+    language plpgsql stable set plan_cache_mode = force_custom_plan
 as $$
 #variable_conflict use_column
 begin
