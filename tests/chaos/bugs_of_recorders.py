@@ -40,4 +40,4 @@ def commands_of_a_dead_worker_are_released_twice() -> None:
 
 @bug("P23", recorder=True, kinds={"note": 1.0}, plan=CLAIMED_AHEAD)
 def a_crash_is_counted_for_what_had_not_begun() -> None:
-    around(deaths, "_outcome", lambda original, death, run, releases: Crashed(death.cause))
+    around(deaths, "_outcome", lambda original, death, run, member: Crashed(death.cause))

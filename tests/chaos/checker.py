@@ -17,6 +17,7 @@ from tests.chaos.kinds import BATCH_DONE, GROUPED, KILLERS, LIMITED, POISON, TIC
 from tests.chaos.replay import the_audit_tells_the_state, trail_of
 from tests.chaos.timeliness import (
     NOT_BEGUN,
+    NOT_BLAMED,
     NOT_RECORDED,
     redelivery_is_prompt,
     stops_are_prompt,
@@ -36,7 +37,7 @@ RETURNS_MAX = 3
 """How often workers that go on working may give a command back."""
 INTERRUPTED = "the worker stopped"
 NEEDED = {
-    INTERRUPTED, NOT_BEGUN, NOT_RECORDED, "the worker is stopping", "released by hand",
+    INTERRUPTED, NOT_BEGUN, NOT_BLAMED, NOT_RECORDED, "the worker is stopping", "released by hand",
     "its lease may be gone",
 }  # fmt: skip
 """Reasons to give a command back of which each has a fault or a stop behind it."""
@@ -149,8 +150,9 @@ def nothing_is_passed_around(case: Case) -> Iterator[Violation]:
 
 
 def _stops(final: Final) -> int:
-    """How often its handler was interrupted by the stop of its worker, or had ended when it died."""
-    ended = (INTERRUPTED, NOT_RECORDED)
+    """How often its handler was interrupted by the stop of its worker, or ran when it died, without a
+    crash being counted."""
+    ended = (INTERRUPTED, NOT_RECORDED, NOT_BLAMED)
     return sum(t.kind == "RELEASED" and _reason(t) in ended for t in final.trail)
 
 
@@ -185,7 +187,7 @@ def recorders_are_read(case: Case) -> Iterator[Violation]:
     for final, *_ in case.finals.values():
         for trace in final.trail:
             lost = trace.kind == "WORKER_LOST"
-            if _reason(trace) in (NOT_BEGUN, NOT_RECORDED) or (
+            if _reason(trace) in (NOT_BEGUN, NOT_RECORDED, NOT_BLAMED) or (
                 lost and RECORDED in str(trace.details.get("error"))
             ):
                 return
@@ -198,7 +200,8 @@ def recorders_are_read(case: Case) -> Iterator[Violation]:
 
 
 def _reason(trace: Trace) -> str:
-    return str(trace.details.get("reason"))
+    reason = str(trace.details.get("reason"))
+    return NOT_BLAMED if reason.startswith(NOT_BLAMED) else reason  # the cause of the death follows it
 
 
 def one_lease_at_a_time(case: Case) -> Iterator[Violation]:

@@ -43,6 +43,7 @@ LASTS = {
 DEATHS = {"kill worker", "killed by a command"}
 NOT_BEGUN = "its worker was lost before it began"
 NOT_RECORDED = "its worker was lost before its outcome was recorded"
+NOT_BLAMED = "its worker was lost, and nothing shows that it was the cause"
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def _taken_back(final: Final, claims: list[Member]) -> dict[int, float]:
     for trace in final.trail:
         if trace.kind == "WORKER_LOST":
             found[trace.details["lease_id"]] = trace.at
-        elif trace.details.get("reason") in (NOT_BEGUN, NOT_RECORDED):
+        elif str(trace.details.get("reason")).startswith((NOT_BEGUN, NOT_RECORDED, NOT_BLAMED)):
             worker = str(trace.details.get("worker"))
             for claim in claims:  # in order: the last one before it is meant
                 if f"-{claim.pid}-" in worker and claim.at <= trace.at:

@@ -6,25 +6,29 @@ from pathlib import Path
 import pytest
 
 from commandbus.runtimes import recovery
-from commandbus.runtimes.recovery import cause_of, memory_kills
+from commandbus.runtimes.recovery import ProcessEnd, end_of, memory_kills
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "words", "from_inside"),
     [
-        (-signal.SIGKILL, "was killed by SIGKILL"),
-        (-signal.SIGSEGV, "was killed by SIGSEGV"),
-        (-77, "was killed by signal 77"),
-        (70, "ended with exit code 70"),
+        (-signal.SIGKILL, "was killed by SIGKILL", False),
+        (-signal.SIGTERM, "was killed by SIGTERM", False),
+        (-signal.SIGSEGV, "was killed by SIGSEGV", True),
+        (-signal.SIGABRT, "was killed by SIGABRT", True),
+        (-77, "was killed by signal 77", True),
+        (70, "ended with exit code 70", True),
     ],
 )
-def test_a_signal_and_an_exit_code_are_named(code: int, words: str) -> None:
-    assert cause_of(4711, code) == f"Its worker process 4711 {words}"
+def test_a_signal_and_an_exit_code_are_named(code: int, words: str, from_inside: bool) -> None:
+    assert end_of(4711, code) == ProcessEnd(f"Its worker process 4711 {words}", from_inside)
 
 
 def test_a_kill_of_the_kernel_for_memory_is_named() -> None:
-    assert cause_of(1, -signal.SIGKILL, killed_for_memory=True).endswith("because memory ran out")
-    assert "memory" not in cause_of(1, -signal.SIGSEGV, killed_for_memory=True)
+    end = end_of(1, -signal.SIGKILL, killed_for_memory=True)
+    assert end.cause.endswith("because memory ran out")
+    assert end.from_inside
+    assert "memory" not in end_of(1, -signal.SIGSEGV, killed_for_memory=True).cause
 
 
 @pytest.mark.parametrize("content", ["low 0\noom_kill 3\n", "oom_kill_disable 0\noom_kill 3\n"])

@@ -51,9 +51,9 @@ GONE = ProcessIdentity(2**22 + 1, 1, "an earlier start", "", this_process().host
 """A process of this machine that is not there."""
 
 
-def claimed(seq: int, lease_id: int = 7) -> Claimed:
+def claimed(seq: int, lease_id: int = 7, crashes: int = 0) -> Claimed:
     names: dict[str, Any] = dict.fromkeys(Claimed.__struct_fields__)
-    names.update(seq=seq, lease_id=lease_id, attempt=1)
+    names.update(seq=seq, lease_id=lease_id, attempt=1, crashes=crashes)
     return Claimed(**names)
 
 
@@ -275,6 +275,37 @@ class TestDeath:
         assert f"process {process.pid}" in death.cause
         dead.remove()
         assert not folder.exists()
+
+    @pytest.mark.parametrize(
+        ("crashes", "kill", "noted"),
+        [
+            (2, "os.kill(os.getpid(), signal.SIGKILL)", True),
+            (2, "os.killpg(0, signal.SIGKILL)", True),
+            (2, "signal.pthread_kill(threading.get_ident(), signal.SIGKILL)", True),
+            (2, "subprocess.run(['kill', '-9', str(os.getpid())])", False),
+            (2, "os.kill(other.pid, signal.SIGKILL); os._exit(1)", False),
+            (2, "os.kill(os.getpid(), signal.SIGSEGV)", False),
+            (1, "os.kill(os.getpid(), signal.SIGKILL)", False),
+        ],
+    )
+    def test_it_says_that_its_process_killed_itself_on_the_last_chance_of_a_command(
+        self, base: Path, crashes: int, kill: str, noted: bool
+    ) -> None:
+        code = (
+            "import os, signal, subprocess, sys, threading\n"
+            "from tests.unit.test_recorder import claimed, IDENTITY\n"
+            "from commandbus.worker.recorder import open_recorder\n"
+            "other = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)\n"
+            "recorder = open_recorder(sys.argv[1], IDENTITY, 'w-killed')\n"
+            f"recorder.began(claimed(1, crashes={crashes}))\n"
+            f"{kill}\n"
+        )
+        command = [sys.executable, "-c", code, str(base)]
+        assert subprocess.run(command, start_new_session=True, check=False).returncode != 0
+        (dead,) = Recordings(folder_for(str(base), IDENTITY)).dead()
+        dead.leave()
+        assert dead.recording.death().from_inside is (True if noted else None)
+        assert dead.recording.death("killed", from_inside=False).from_inside is noted
 
     def test_a_file_of_an_earlier_start_of_the_machine_is_of_a_dead_process(self, folder: Path) -> None:
         leave(folder)

@@ -10,33 +10,56 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 from commandbus.errors import StoreUnavailable
 from commandbus.operations.deaths import recover
 from commandbus.runtimes.threads.bus import SyncCommandBus
 from commandbus.services.crash_recovery import log_recovery
 from commandbus.store.deaths import DeathReport, WorkerDeath
 from commandbus.worker.recorder import OFF, folder_for
-from commandbus.worker.recordings import Recordings
+from commandbus.worker.recordings import Recording, Recordings
 
 logger = logging.getLogger("commandbus.supervisor")
 
-__all__ = ["Recordings", "SharedBus", "cause_of", "memory_kills", "recordings_of", "recover_dead"]
+__all__ = [
+    "ProcessEnd",
+    "Recordings",
+    "SharedBus",
+    "end_of",
+    "memory_kills",
+    "recordings_of",
+    "recover_dead",
+]
 CGROUPS = Path("/sys/fs/cgroup")
+FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"})
+"""Signals that processes are sent to end them; others come from a fault of what they run."""
 TRIES = 3
 """A connection that was kept may be broken: the server was restarted meanwhile."""
 
 
-def cause_of(pid: int, code: int, killed_for_memory: bool = False) -> str:
-    """The end of a process in words; a negative code is a signal, as subprocess says it."""
+class ProcessEnd(msgspec.Struct, frozen=True):
+    """How a worker process has ended."""
+
+    cause: str
+    """In words, see `WorkerDeath`."""
+    from_inside: bool
+    """Whether what it ran is the reason, as far as its exit code or signal tells: SIGKILL that it sent
+    to itself looks like one from outside, and its flight recorder says which it was."""
+
+
+def end_of(pid: int, code: int, killed_for_memory: bool = False) -> ProcessEnd:
+    """A negative code is a signal, as subprocess says it."""
     who = f"Its worker process {pid}"
     if killed_for_memory and code == -signal.SIGKILL:
-        return f"{who} was killed by SIGKILL because memory ran out"
+        return ProcessEnd(f"{who} was killed by SIGKILL because memory ran out", True)
     if code < 0:
         try:
-            return f"{who} was killed by {signal.Signals(-code).name}"
+            name = signal.Signals(-code).name
         except ValueError:
-            return f"{who} was killed by signal {-code}"
-    return f"{who} ended with exit code {code}"
+            name = f"signal {-code}"
+        return ProcessEnd(f"{who} was killed by {name}", name not in FROM_OUTSIDE)
+    return ProcessEnd(f"{who} ended with exit code {code}", True)
 
 
 def memory_kills() -> int:
@@ -109,12 +132,12 @@ def recover_dead(
     shared: SharedBus,
     recordings: Recordings,
     supervisor: int,
-    causes: Mapping[int, str],
+    ends: Mapping[int, ProcessEnd],
     stopping: threading.Event,
 ) -> None:
-    """Give back what dead processes held: `causes` are those that are known, by process. Looks for
-    claims that were committed later, until the supervisor stops."""
-    found = recordings.dead(of=supervisor, ended=causes)
+    """Give back what dead processes held: `ends` are those that are known, by process. Looks for claims
+    that were committed later, until the supervisor stops."""
+    found = recordings.dead(of=supervisor, ended=ends)
     if not found:
         return
     try:
@@ -123,8 +146,7 @@ def recover_dead(
             while wait is not None:
                 last = stopping.wait(wait)
                 for dead in found:
-                    death = dead.recording.death(causes.get(dead.recording.header.process.pid))
-                    log_recovery(dead, _recovered(bus, death))
+                    log_recovery(dead, _recovered(bus, _death(dead.recording, ends)))
                     dead.looks += 1
                 wait = None if last else found[0].look_in
     finally:
@@ -133,6 +155,11 @@ def recover_dead(
                 dead.remove()
             else:
                 dead.leave()
+
+
+def _death(recording: Recording, ends: Mapping[int, ProcessEnd]) -> WorkerDeath:
+    end = ends.get(recording.header.process.pid)
+    return recording.death() if end is None else recording.death(end.cause, end.from_inside)
 
 
 def _recovered(bus: SyncCommandBus, death: WorkerDeath) -> DeathReport:

@@ -7,6 +7,11 @@ store need not wait for the leases to end, nor count a crash for each command:
 - finished, but not recorded: it goes back and counts among its releases, which are limited;
 - not begun: it goes back as if it had never been delivered.
 
+The crash that would park a command needs evidence that this command ended its process: the process
+ended from inside (a fault, an exit code, memory that ran out, SIGKILL sent to itself), or how it ended
+is not known and nothing else ran. Without evidence the command goes back and counts among its releases,
+three times at most: a kill from outside, or a neighbour, may be the reason.
+
 The leases are the fence: they end in the same transaction, so a worker that lives after all is refused.
 
 A lease may end before the recorder was acted on, as short ones do; that of a worker that lives ends
@@ -21,12 +26,22 @@ from uuid import UUID
 
 import msgspec
 
-from commandbus.domain.outcome import NOT_RECORDED, Crashed, Outcome, Released, decide_stopped
+from commandbus.domain.outcome import (
+    CRASHES_MAX,
+    NOT_RECORDED,
+    Crashed,
+    Outcome,
+    Released,
+    decide_stopped,
+)
 from commandbus.store.records import Settlement
 from commandbus.store.settling import Member, Writes, plan, plan_lost
 
 NOT_BEGUN = "its worker was lost before it began"
+NOT_BLAMED = "its worker was lost, and nothing shows that it was the cause"
 NOT_RENEWED = "The worker stopped renewing its lease"
+SPARED_MAX = 3
+"""A command that was given back this often is parked with its third crash, whatever is known."""
 KEPT_SECONDS = 60.0
 """Leases of a dead worker that have ended, and were not taken back, are valid again for so long: until
 the end of the transaction that empties them."""
@@ -49,6 +64,13 @@ class WorkerDeath(msgspec.Struct, frozen=True):
     """Whether all that had begun is named here; if not, everything counts a crash."""
     paused: bool = False
     """Its process lives, and is stopped by a signal: not by what it runs, which counts no crash."""
+    from_inside: bool | None = None
+    """Whether what it ran ended the process; None if it is not known how the process ended."""
+
+    @property
+    def blames(self) -> bool:
+        """Whether this is evidence against each command that ran."""
+        return len(self.running) == 1 if self.from_inside is None else self.from_inside
 
 
 Witness = Callable[[str], WorkerDeath | None]
@@ -74,18 +96,23 @@ def settlements_after(death: WorkerDeath, held: Iterable[HeldCommand]) -> list[S
             member.seq,
             lease_id,
             member.attempt,
-            _outcome(death, (lease_id, member.seq), member.releases),
+            _outcome(death, (lease_id, member.seq), member),
             batch_id=batch_id,
         )
         for lease_id, member, batch_id in held
     ]
 
 
-def _outcome(death: WorkerDeath, run: Run, releases: int) -> Outcome:
-    if not death.complete or (run in death.running and not death.paused):
+def _outcome(death: WorkerDeath, run: Run, member: Member) -> Outcome:
+    if not death.complete:
+        return Crashed(death.cause)
+    if run in death.running and not death.paused:
+        parks = member.crashes + 1 >= CRASHES_MAX
+        if parks and not death.blames and member.releases < SPARED_MAX:
+            return Released(f"{NOT_BLAMED}: {death.cause}", counted=True)
         return Crashed(death.cause)
     if run in death.finished or run in death.running:
-        return decide_stopped(releases, NOT_RECORDED)
+        return decide_stopped(member.releases, NOT_RECORDED)
     return Released(NOT_BEGUN)
 
 
@@ -102,7 +129,7 @@ def plan_rescued(
     if death is None:
         plan_lost(writes, member, lease_id, worker, claimed_at)
         return
-    outcome = _outcome(death, (lease_id, member.seq), member.releases)
+    outcome = _outcome(death, (lease_id, member.seq), member)
     settlement = Settlement(member.seq, lease_id, member.attempt, outcome)
     plan(writes, settlement, member, worker, claimed_at)
 

@@ -10,6 +10,9 @@ until long after the store has its outcome: then no reader asks for it, because 
 that lease any more. The state is written last and checked with a checksum, so that an entry which was
 being written when the process died counts as not begun.
 
+While a command runs that the next crash parks, a process that sends SIGKILL to itself writes that down
+before: such a death is the doing of a command, and one by SIGKILL from outside is not.
+
 The owner holds a lock on the file, which the kernel releases when the process dies, however it dies.
 The file lies in a folder that only its user can enter, one folder per store.
 """
@@ -20,8 +23,10 @@ import hashlib
 import logging
 import mmap
 import os
+import signal
 import stat
 import struct
+import sys
 import tempfile
 import time
 import zlib
@@ -30,12 +35,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from commandbus.domain.process_identity import ProcessIdentity
 from commandbus.store.process_list import this_process
 from commandbus.store.records import Claimed, Settlement
+from commandbus.store.suspects import LAST_CHANCE
 
 try:
     import fcntl
@@ -52,6 +59,8 @@ PREFIX = struct.Struct("<8sII")
 HEADER_BYTES = 1024
 UNRECORDED = HEADER_BYTES - 1
 """This byte is not 0 while a command runs for which there was no entry."""
+KILLED_ITSELF = HEADER_BYTES - 2
+"""This byte is not 0 when the process was about to send SIGKILL to itself."""
 ENTRY = struct.Struct("<qqqdB")
 """Sequence, lease, both combined as a checksum, the moment by which it must have ended, state."""
 ENTRY_BYTES = 40
@@ -123,6 +132,8 @@ class FlightRecorder:
     def began(self, claimed: Claimed) -> None:
         """Its run begins: from now on it may be what kills this process."""
         seq, lease_id = claimed.seq, claimed.lease_id
+        if claimed.crashes >= LAST_CHANCE:
+            watch_own_kills()
         try:
             place = self._free.popleft()
         except IndexError:
@@ -172,6 +183,10 @@ class FlightRecorder:
             if not self._unrecorded:
                 self._map[UNRECORDED] = 0
 
+    def kills_itself(self) -> None:
+        """This process is about to send SIGKILL to itself."""
+        self._map[KILLED_ITSELF] = 1
+
     def content(self) -> bytes:
         """The file, as another process would read it now."""
         return self._map[:]
@@ -213,6 +228,30 @@ def recorders_here() -> dict[Path, FlightRecorder]:
 _recorders: dict[int, dict[Path, FlightRecorder]] = {}
 
 
+def watch_own_kills() -> None:
+    """From now on the recorders of this process say when it sends SIGKILL to itself. The hook cannot be
+    removed and is called for every audit event of the interpreter, so it is added when it is needed."""
+    if not _watching:
+        _watching.append(True)
+        sys.addaudithook(_note_own_kill)
+
+
+_watching: list[bool] = []
+_KILLS = frozenset({"os.kill", "os.killpg", "signal.pthread_kill"})
+
+
+def _note_own_kill(event: str, arguments: tuple[Any, ...]) -> None:
+    if event not in _KILLS or arguments[1] != signal.SIGKILL:
+        return
+    group = os.getpgrp()
+    own = {"os.kill": (os.getpid(), 0, -1, -group), "os.killpg": (group, 0)}
+    if (
+        event not in own or arguments[0] in own[event]
+    ):  # a thread that can be named is one of this process
+        for recorder in list(recorders_here().values()):
+            recorder.kills_itself()
+
+
 def _create(path: Path, header: Header) -> int:
     """A locked file in its place. It gets its name when it is complete, so that no reader finds half
     of it, or one that is not locked yet."""
@@ -246,7 +285,7 @@ def _image(header: Header) -> bytes:
     """The file as it begins. All of it is written, so that its pages exist before they are mapped."""
     encoded = msgspec.json.encode(header)
     prefix = PREFIX.pack(MAGIC, len(encoded), zlib.crc32(encoded))
-    if len(prefix) + len(encoded) > UNRECORDED:
+    if len(prefix) + len(encoded) > KILLED_ITSELF:
         raise ValueError(f"the name of the host or of the worker is too long: {header.worker!r}")
     return (prefix + encoded).ljust(file_size(header.capacity), b"\0")
 

@@ -28,6 +28,7 @@ from commandbus.worker.recorder import (
     ENTRY_BYTES,
     FINISHED,
     HEADER_BYTES,
+    KILLED_ITSELF,
     MAGIC,
     PREFIX,
     RUNNING,
@@ -68,12 +69,17 @@ class Recording(msgspec.Struct, frozen=True):
     """With the moments by which they must have ended."""
     finished: frozenset[Run]
     complete: bool
+    killed_itself: bool = False
 
-    def death(self, cause: str | None = None) -> WorkerDeath:
+    def death(self, cause: str | None = None, from_inside: bool | None = None) -> WorkerDeath:
         process = self.header.process
-        cause = cause or f"Its worker process {process.pid} on {process.host} died"
         return WorkerDeath(
-            self.header.worker, cause, frozenset(self.running), self.finished, self.complete
+            self.header.worker,
+            cause or f"Its worker process {process.pid} on {process.host} died",
+            frozenset(self.running),
+            self.finished,
+            self.complete,
+            from_inside=self.killed_itself or from_inside,
         )
 
 
@@ -92,7 +98,8 @@ def read_recording(data: bytes) -> Recording:
             running[lease_id, seq] = deadline
         elif state == FINISHED:
             finished.add((lease_id, seq))
-    return Recording(header, running, frozenset(finished), not data[UNRECORDED])
+    complete, killed_itself = not data[UNRECORDED], bool(data[KILLED_ITSELF])
+    return Recording(header, running, frozenset(finished), complete, killed_itself)
 
 
 def _header(data: bytes) -> Header:
@@ -214,7 +221,10 @@ class Recordings:
         begun, replace = recording.death(NOT_RENEWED), msgspec.structs.replace
         if is_seen_stopped(process):
             return replace(begun, paused=True)
-        return replace(begun, running=begun.running | begun.finished, finished=frozenset())
+        blames = len(begun.running) <= 1
+        return replace(
+            begun, running=begun.running | begun.finished, finished=frozenset(), from_inside=blames
+        )
 
     def _read(self, worker: str) -> tuple[Recording | None, bool]:
         """And whether its process is dead."""

@@ -19,9 +19,10 @@ from commandbus.interfaces.cli.signals import DRAINED, SUPERVISOR
 from commandbus.interfaces.cli.supervision import Supervision, sign_seconds
 from commandbus.runtimes.probes import notify_systemd
 from commandbus.runtimes.recovery import (
+    ProcessEnd,
     Recordings,
     SharedBus,
-    cause_of,
+    end_of,
     memory_kills,
     recordings_of,
     recover_dead,
@@ -53,7 +54,7 @@ class _Child:
     """Its end was noticed."""
     looked_at: float = 0.0
     overdue_since: float | None = None
-    cause: str | None = None
+    end: ProcessEnd | None = None
     """Why this process ended it."""
 
 
@@ -188,7 +189,8 @@ class Supervisor:
         elif now >= child.overdue_since + CERTAIN_SECONDS:
             pid = child.process.pid
             why = f"it let a handler run {overdue:.0f} s longer than its timeout"
-            child.cause = f"Its worker process {pid} was killed by its supervisor: {why}"
+            cause = f"Its worker process {pid} was killed by its supervisor: {why}"
+            child.end = ProcessEnd(cause, from_inside=True)
             output.warn(f"worker process {pid} is killed: {why}")
             child.process.kill()
 
@@ -199,17 +201,17 @@ class Supervisor:
             return
         pid = child.process.pid
         for_memory = memory_kills() > child.memory_kills
-        causes = {pid: child.cause or cause_of(pid, code, for_memory)}
+        ends = {pid: child.end or end_of(pid, code, for_memory)}
         self._recoveries = [thread for thread in self._recoveries if thread.is_alive()]
-        recovery = threading.Thread(target=self._recover, args=(causes,), daemon=True)
+        recovery = threading.Thread(target=self._recover, args=(ends,), daemon=True)
         self._recoveries.append(recovery)
         recovery.start()
 
-    def _recover(self, causes: dict[int, str]) -> None:
+    def _recover(self, ends: dict[int, ProcessEnd]) -> None:
         try:
             recordings = recordings_of(self._url, self._recorder)
             if recordings is not None:
-                recover_dead(self._bus, recordings, os.getpid(), causes, self._stopping)
+                recover_dead(self._bus, recordings, os.getpid(), ends, self._stopping)
         except Exception as error:  # this process goes on, whatever is wrong with the store
             output.warn(f"commands of a dead process are not given back yet: {error}")
 

@@ -13,7 +13,7 @@ from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.outcome import CRASHES_MAX, NOT_RECORDED, STOPS_MAX
 from commandbus.errors import LeaseLost
 from commandbus.operations.deaths import recover
-from commandbus.store.deaths import NOT_BEGUN, DeathReport, WorkerDeath
+from commandbus.store.deaths import NOT_BEGUN, NOT_BLAMED, SPARED_MAX, DeathReport, WorkerDeath
 from commandbus.store.op import Op
 from commandbus.store.records import Claimed, ClaimRequest
 from commandbus.testing.conformance.helpers import require
@@ -118,6 +118,45 @@ class DeathsSuite:
         assert record.error is not None
         assert CAUSE in record.error.message
         assert state_of(bus, neighbour) == (1, 0)
+
+    @pytest.mark.parametrize("from_inside", [None, False], ids=["unknown", "from outside"])
+    def test_a_third_death_beside_others_parks_nobody_without_evidence(
+        self, bus: Harness, from_inside: bool | None
+    ) -> None:
+        ids = [bus.send(), bus.send()]
+        for _ in range(CRASHES_MAX - 1):
+            die(bus, claim(bus), from_inside=from_inside)
+        assert die(bus, claim(bus), from_inside=from_inside) == DeathReport(released=2)
+        again = claim(bus, worker="next")
+        assert [one.command_id for one in again] == ids
+        assert {(one.attempt, one.crashes, one.releases) for one in again} == {(3, 2, 1)}
+        event = bus.trail(ids[0])[-2]
+        assert (event.event_type, event.details["reason"]) == (
+            AuditEventType.RELEASED,
+            f"{NOT_BLAMED}: {CAUSE}",
+        )
+
+    def test_a_third_death_from_outside_parks_not_even_what_ran_alone(self, bus: Harness) -> None:
+        command_id = bus.send()
+        for _ in range(CRASHES_MAX):
+            die(bus, claim(bus), from_inside=False)
+        assert state_of(bus, command_id) == (3, 2)
+
+    def test_a_third_death_from_inside_parks_whatever_ran_beside_it(self, bus: Harness) -> None:
+        command_id, _ = bus.send(), bus.send()
+        for _ in range(CRASHES_MAX):
+            die(bus, claim(bus), from_inside=True)
+        assert bus.get(command_id).status is CommandStatus.IN_TROUBLESHOOTING_QUEUE
+
+    def test_without_evidence_a_command_is_parked_in_the_end(self, bus: Harness) -> None:
+        command_id = bus.send()
+        for _ in range(CRASHES_MAX - 1 + SPARED_MAX):
+            die(bus, claim(bus), from_inside=False)
+        assert bus.get(command_id).status is CommandStatus.PENDING
+        die(bus, claim(bus), from_inside=False)
+        record = bus.get(command_id)
+        assert record.status is CommandStatus.IN_TROUBLESHOOTING_QUEUE
+        assert record.crashes == CRASHES_MAX
 
     def test_a_second_recovery_finds_nothing(self, bus: Harness) -> None:
         command_id = bus.send()
