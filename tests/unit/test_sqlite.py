@@ -410,6 +410,20 @@ def test_an_empty_claim_says_when_the_next_command_is_due(tmp_path: Path) -> Non
     assert reply.next_due_in == pytest.approx(50, abs=10)
 
 
+@pytest.mark.parametrize("sweep", [True, False])
+def test_a_claim_that_promotes_due_work_says_when_more_is_due(tmp_path: Path, sweep: bool) -> None:
+    """Behind a backlog no claim is empty, and the next sweep may be 0.1 s away."""
+    with SyncCommandBus(f"sqlite:///{tmp_path}/due.db") as bus:
+        bus.send("paused", "note", delay=5)
+        bus.pause("paused")
+        bus.send("d", "later", delay=50)
+        bus.send("d", "now")
+        request = ClaimRequest(("d", "paused"), 1, "w", 30.0, sweep=sweep)
+        reply = bus.session.run(bus.engine.store.claim(request))
+    assert len(reply.claimed) == 1
+    assert reply.next_due_in == (pytest.approx(50, abs=10) if sweep else None)
+
+
 @pytest.mark.parametrize(
     ("ahead", "level"), [(0.0, "ok"), (-5.0, "ok"), (5.0, "ok"), (5.1, "error"), (-5.1, "error")]
 )

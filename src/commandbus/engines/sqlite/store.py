@@ -197,12 +197,13 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
                 partitions = yield from self._partitions(domain, request.tags)
             for partition in partitions:
                 yield from self._claim_from(domain, partition, gated, request, now, claimed)
-        if claimed:
+        if claimed and not request.sweep:
             return ClaimReply(claimed, None, rescued, stuck)
         wanted = {"worker": request.worker, "domains": as_json(request.domains)}
-        moment = scalar((yield Statement(SQL.next_moment, wanted)))
+        next_one = SQL.next_due if claimed else SQL.next_moment
+        moment = scalar((yield Statement(next_one, wanted)))
         due_in = None if moment is None else max(0.0, (moment - now) / SECOND)
-        return ClaimReply([], due_in, rescued, stuck)
+        return ClaimReply(claimed, due_in, rescued, stuck)
 
     def _promote(self, domain: str, now: int, gated: bool) -> Op[None]:
         due = yield Statement(SQL.due, (domain, now, _PROMOTE_MAX))

@@ -104,6 +104,14 @@ delete from commandbus_queue where domain = ? and (priority, seq) <= (?, ?)
 insert into commandbus_lease (domain, worker, claimed_at, until, members) values (?, ?, ?, ?, ?)
 returning lease_id
 
+-- name: next_due
+-- When a busy worker should promote due work again.
+select min((select s.due_at from commandbus_scheduled s where s.domain = wanted.value
+            order by s.due_at limit 1))
+from json_each(:domains) wanted
+where not exists (select 1 from commandbus_domain d
+                  where d.domain = wanted.value and d.paused_at is not null)
+
 -- name: next_moment
 -- When an idle worker should look again: the next due command or the end of someone else's lease.
 select min(moment) from (
