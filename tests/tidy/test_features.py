@@ -32,7 +32,7 @@ GROUPS = {
     "ENG": 11,
     "API": 7,
     "TX": 1,
-    "CRASH": 7,
+    "CRASH": 8,
     "QUIET": 3,
     "DESK": 9,
     "DOC": 8,

@@ -14,6 +14,7 @@ by new work starts at the last known bounds, and searches the whole index a mome
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from commandbus.engines.postgres.templates import BIGINT, INTEGER, Columns, Values
@@ -22,7 +23,10 @@ FORGET_SECONDS = 0.03
 """The longest delay until a claim sees returned work, where claims without bounds are cheap."""
 WALK_SHARE = 20
 WALK_NOISE_SECONDS = 0.001
-"""Differences below this are noise; a measured walk counts at most four times the last plus this."""
+"""Differences below this are noise."""
+WALKS = 3
+"""The fastest of the last three claims without bounds counts: dead rows make each of them slow, a busy
+machine only some."""
 PRIORITIES_MAX = 8
 CAREFUL_SECONDS = 5.0
 """How long claims with bounds also search for suspects after one was seen."""
@@ -53,8 +57,8 @@ class Bounds:
         self._fresh_until: dict[str, float] = {}
         self._usual: dict[str, float] = {}
         """Seconds that a claim with bounds takes, on average."""
-        self._walk: dict[str, float] = {}
-        """Seconds that the last claim without bounds took longer than usual."""
+        self._walks: dict[str, deque[float]] = {}
+        """Seconds that the last claims without bounds took longer than usual."""
         self._walk_from: dict[str, float] = {}
         """When the next claim without bounds may be made."""
         self._ended: dict[str, dict[int, int]] = {}
@@ -85,8 +89,9 @@ class Bounds:
         if not everywhere:
             self._usual[partition] = 0.9 * self._usual.get(partition, seconds) + 0.1 * seconds
             return
-        most = 4 * self._walk.get(partition, 0.0) + WALK_NOISE_SECONDS
-        self._walk[partition] = walk = min(most, max(0.0, seconds - self._usual.get(partition, 0.0)))
+        walks = self._walks.setdefault(partition, deque(maxlen=WALKS))
+        walks.append(seconds - self._usual.get(partition, 0.0))
+        walk = min(walks) if len(walks) == WALKS else 0.0
         self._known[partition] = {}
         self._walk_from[partition] = now + WALK_SHARE * max(0.0, walk - WALK_NOISE_SECONDS)
         self._fresh_until[partition] = max(self._walk_from[partition], now + FORGET_SECONDS)
