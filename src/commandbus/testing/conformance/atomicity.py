@@ -297,9 +297,8 @@ class AtomicitySuite:
 
     def test_declarations_are_brought_into_the_store_all_or_nothing(self, bus: Harness) -> None:
         first, second = _declared(bus, "0 2 * * *", "10/m"), _declared(bus, "0 3 * * *", "20/m")
-        bring = lambda registry: partial(bus.call, bus.bus.declare, registry)  # noqa: E731
-        assert fails_at_every_step(bus, bring(first)) >= 6
-        assert fails_at_every_step(bus, bring(second)) >= 6
+        assert fails_at_every_step(bus, partial(bus.call, bus.bus.declare, first)) >= 6
+        assert fails_at_every_step(bus, partial(bus.call, bus.bus.declare, second)) >= 6
         bus.call(bus.bus.disable_schedule, f"{DOMAIN}.ship")
         bus.call(bus.bus.delete_schedule, f"{DOMAIN}.pack")
         overwrite = partial(bus.call, bus.bus.declare, first, overwrite=True, reason="as in the code")
