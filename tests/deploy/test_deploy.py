@@ -14,16 +14,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import typer
 import yaml
 
+from commandbus import CommandBus
 from commandbus.domain.moment import as_seconds
 from commandbus.interfaces.cli.app import app
 from commandbus.interfaces.cli.exits import Exit
 from commandbus.interfaces.cli.options import seconds
 from commandbus.interfaces.cli.signals import ABORT_SECONDS
+from commandbus.interfaces.web import Role, create_dashboard
 from commandbus.settings import SHUTDOWN_SECONDS
+from tests.web.people import account
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -31,7 +35,7 @@ KUBERNETES = DEPLOY / "kubernetes"
 OVERLAY = KUBERNETES / "overlays" / "example"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 PROBES = {"/livez", "/readyz", "/startupz", "/metrics"}
-DASHBOARD_PAGES = {"/sign-in", "/metrics"}
+DASHBOARD_PAGES = {"/static/icon.svg"}
 CONTAINERFILE = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 
@@ -160,6 +164,17 @@ def test_probes_ask_paths_and_ports_that_are_served() -> None:
         listening = option(words, "--probe-port") or option(words, "--port")
         assert str(ports[probe["httpGet"]["port"]]) == listening, name
         assert "0.0.0.0" in words, f"{name} listens where no probe arrives"
+
+
+async def test_a_dashboard_with_accounts_answers_its_probes_without_a_sign_in() -> None:
+    """A probe has no account, and takes any other answer than a success for a failure."""
+    (asked,) = re.findall(r"http://127\.0\.0\.1:8080(/[^']*)", str(COMPOSE["services"]["dashboard"]))
+    async with CommandBus("memory://") as bus:
+        app = create_dashboard(bus, accounts=[account("ana", Role.VIEWER, "a long secret")])
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://10.1.2.3:8080") as client:
+            for path in {*DASHBOARD_PAGES, asked}:
+                assert (await client.get(path)).status_code == 200, path
 
 
 def test_selectors_find_what_they_are_about() -> None:
