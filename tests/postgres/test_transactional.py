@@ -54,6 +54,17 @@ def bus(configuration: Configuration, runtime: str) -> Any:
     harness.close()
 
 
+def open_transactions(bus: Harness) -> int:
+    query = (
+        "select count(*) from pg_stat_activity where datname = current_database() and"
+        " xact_start is not null and pid <> pg_backend_pid() and backend_type = 'client backend'"
+    )
+    with psycopg.connect(bus.configuration.url, autocommit=True) as connection:
+        row = connection.execute(query).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
 def effects(bus: Harness) -> list[int]:
     with psycopg.connect(bus.configuration.url, autocommit=True) as connection:
         return [row[0] for row in connection.execute("select n from effect order by n")]
@@ -162,6 +173,28 @@ def test_a_handler_that_lost_its_lease_changes_nothing(bus: Harness, kind: str) 
     assert record.result == runs[1]
     assert effects(bus) == [1]
     assert bus.stats("audit").ready == 1
+
+
+def test_a_handler_that_was_given_up_changes_nothing(bus: Harness) -> None:
+    """Its command is parked under the lease that the handler still works with."""
+    registry, go_on, began = HandlerRegistry(), threading.Event(), threading.Event()
+
+    @registry.handler("orders", "ship", transactional=True, timeout=0.3)
+    def ship(command: Any, context: Any) -> None:
+        context.connection.execute("insert into effect values (1, 1)")
+        if not began.is_set():
+            began.set()
+            go_on.wait(20)
+
+    command_id = bus.send(max_attempts=1)
+    with bus.run_worker(registry):
+        eventually(lambda: bus.get(command_id).error_code == "HANDLER_TIMEOUT")
+        go_on.set()
+        eventually(lambda: open_transactions(bus) == 0)
+        assert effects(bus) == []
+        bus.operator_retry(command_id)
+        eventually(lambda: bus.get(command_id).status is CommandStatus.COMPLETED)
+    assert effects(bus) == [1]
 
 
 def test_a_commit_that_fails_is_tried_again(bus: Harness, kind: str) -> None:

@@ -81,7 +81,8 @@ class CommandStore(Protocol):
 
         A settlement whose lease has expired, was taken back or never held the command changes
         nothing and is reported lost; one that repeats what was recorded under the same lease is
-        accepted silently, so a settle whose commit is unknown can be repeated.
+        accepted silently, so a settle whose commit is unknown can be repeated. A success is lost
+        where the same lease recorded another outcome.
         """
         ...
 

@@ -149,6 +149,15 @@ def plan(writes: Writes, settlement: Settlement, member: Member, worker: str, cl
             assert_never(outcome)
 
 
+def is_recorded(settlement: Settlement, lease_id: int | None, status: str | None) -> bool:
+    """Whether a settlement that its lease no longer allows repeats the outcome that is recorded. A
+    success repeats only a success: the effects of a handler that was given up, and whose command was
+    parked or canceled under the same lease, must not commit with it."""
+    if lease_id != settlement.lease_id:
+        return False
+    return status == CommandStatus.COMPLETED or not isinstance(settlement.outcome, Succeeded)
+
+
 def plan_lost(
     writes: Writes,
     member: Member,

@@ -48,7 +48,15 @@ from commandbus.store.records import (
 from commandbus.store.replies import replies_to_expired
 from commandbus.store.rescuing import StuckLeases
 from commandbus.store.resolving import Standing, plan_expired
-from commandbus.store.settling import Member, OutcomeRow, Writes, chains_of, hand_over, plan
+from commandbus.store.settling import (
+    Member,
+    OutcomeRow,
+    Writes,
+    chains_of,
+    hand_over,
+    is_recorded,
+    plan,
+)
 from commandbus.store.suspects import Admission
 from commandbus.store.trail import Kept
 
@@ -271,8 +279,8 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
                 member = None
             if lease is None or member is None or member.attempt != settlement.attempt:
                 stored = self._state.commands.get(settlement.seq)
-                recorded = stored.outcome.lease_id if stored and stored.outcome else None
-                if recorded != settlement.lease_id:
+                known = stored.outcome if stored else None
+                if known is None or not is_recorded(settlement, known.lease_id, known.status):
                     lost.append(settlement.seq)
                 continue
             plan(writes, settlement, member, lease.worker, lease.claimed_at)

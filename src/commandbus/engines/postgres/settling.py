@@ -29,7 +29,7 @@ from commandbus.engines.postgres.statements import Autocommit, Boundary, Urgent
 from commandbus.engines.postgres.templates import Query, Values
 from commandbus.store.op import Op, Statement, Wake, autocommit
 from commandbus.store.records import Capacity, NewCommand, Settlement, SettleReport
-from commandbus.store.settling import Member, QueueRow, Writes, plan
+from commandbus.store.settling import Member, QueueRow, Writes, is_recorded, plan
 
 
 class Settler(Part):
@@ -134,8 +134,8 @@ class Settler(Part):
         if not lost:
             return ()
         rows = yield Statement(self._sql.recorded_leases, (integers(s.seq for s in lost),))
-        recorded = dict(rows)
-        return tuple(s.seq for s in lost if recorded.get(s.seq) != s.lease_id)
+        recorded = {seq: (lease_id, status) for seq, lease_id, status in rows}
+        return tuple(s.seq for s in lost if not is_recorded(s, *recorded.get(s.seq, (None, None))))
 
     def _recall(self, wanted: Sequence[int]) -> Op[None]:
         """Read leases from the server, and lock them; forget those that are gone."""

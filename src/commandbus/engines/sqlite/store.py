@@ -69,6 +69,7 @@ from commandbus.store.settling import (
     Writes,
     chains_of,
     hand_over,
+    is_recorded,
     plan,
     soonest,
 )
@@ -362,8 +363,8 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         if not lost:
             return ()
         rows = yield Statement(SQL.recorded_leases, (as_json([s.seq for s in lost]),))
-        recorded = dict(rows)
-        return tuple(s.seq for s in lost if recorded.get(s.seq) != s.lease_id)
+        recorded = {seq: (lease_id, status) for seq, lease_id, status in rows}
+        return tuple(s.seq for s in lost if not is_recorded(s, *recorded.get(s.seq, (None, None))))
 
     def _reclaim(self, now: int) -> Op[int]:
         """Take back what expired leases still held: all together, and after an error each by itself,

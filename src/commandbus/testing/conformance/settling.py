@@ -12,8 +12,10 @@ from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.outcome import Succeeded
 from commandbus.errors import (
     BusinessRuleException,
+    CommandCanceled,
     LeaseLost,
     PayloadError,
+    PermanentCommandError,
     TransientCommandError,
 )
 from commandbus.store.records import Settlement
@@ -131,6 +133,24 @@ class SettlingSuite:
             bus.call(worker.fail, taken, "changed my mind", is_transient=False)
         assert bus.get(command_id).status is CommandStatus.COMPLETED
         assert bus.stats().parked == 0
+
+    @pytest.mark.parametrize("recorded", ["parked", "refused", "canceled"])
+    def test_a_success_after_another_outcome_of_the_same_run_is_refused(
+        self, bus: Harness, recorded: str
+    ) -> None:
+        """The effects of a transaction that settles as its last statement are undone by it."""
+        errors = {
+            "parked": PermanentCommandError("BROKEN", "no"),
+            "refused": BusinessRuleException("NO", "no"),
+            "canceled": CommandCanceled("not needed"),
+        }
+        command_id, worker = bus.send(), bus.worker()
+        taken = bus.take(worker)
+        bus.call(worker.fail, taken, errors[recorded])
+        before = bus.get(command_id)
+        with pytest.raises(LeaseLost):
+            bus.call(worker.complete, taken)
+        assert bus.get(command_id) == before
 
     def test_repeating_a_retry_changes_nothing(self, bus: Harness) -> None:
         command_id, worker = bus.send(), bus.worker()

@@ -213,8 +213,8 @@ from held h where l.lease_id = h.lease_id
 returning l.lease_id, l.domain, l.seqs, l.unusual
 
 -- name: recorded_leases
--- Which lease recorded the outcome: tells a repeated settle from a lost lease.
-select seq, lease_id from commandbus.outcome where seq = any ($1::text::bigint[])
+-- Which lease recorded which outcome: tells a repeated settle from a lost lease.
+select seq, lease_id, status from commandbus.outcome where seq = any ($1::text::bigint[])
 
 -- name: put_progress
 insert into commandbus.progress (seq, percent, message, at)

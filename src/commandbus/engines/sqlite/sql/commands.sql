@@ -156,8 +156,8 @@ update commandbus_lease set until = max(until, ?) where worker = ? returning lea
 select seq, batch_id from commandbus_command where seq in (select value from json_each(?))
 
 -- name: recorded_leases
--- Which lease recorded the outcome: tells a repeated settle from a lost lease.
-select seq, lease_id from commandbus_outcome where seq in (select value from json_each(?))
+-- Which lease recorded which outcome: tells a repeated settle from a lost lease.
+select seq, lease_id, status from commandbus_outcome where seq in (select value from json_each(?))
 
 -- name: insert_outcome
 insert into commandbus_outcome (seq, status, attempts, crashes, lease_id, worker, started_at,
