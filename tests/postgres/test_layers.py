@@ -176,7 +176,7 @@ def test_a_signal_that_ends_a_wait_for_a_connection_frees_none(
                 eventually(lambda: pool._queue)
                 signal.pthread_kill(main, signal.SIGUSR1)
 
-            sender = threading.Thread(target=send)
+            sender = threading.Thread(target=send, daemon=True)
             sender.start()
             with pytest.raises(SignalReceivedError):
                 bus.stats("orders")

@@ -15,7 +15,7 @@ def test_nothing_is_known_of_a_process_of_another_machine() -> None:
     assert is_seen_stopped(far) is False
 
 
-def test_a_process_is_told_from_a_later_one_with_its_number() -> None:
+def test_a_process_differs_from_a_later_one_with_its_number() -> None:
     here = this_process()
     if not here.started:
         pytest.skip("this machine has no list of processes")

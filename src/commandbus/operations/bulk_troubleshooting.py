@@ -120,16 +120,8 @@ def bulk(
         )
     domain, command_type = _checked(domain, "domain"), _checked(command_type, "command_type")
     wanted = None if command_ids is None else _named(command_ids)
-    if preview and wanted is None:  # the store counts them without reading them
-        if error_code is None and group is None:
-            parked: int = yield scope.store.count_parked(domain, command_type)
-        else:
-            found: list[FailureGroup] = yield group_failures(scope, domain, command_type)
-            parked = sum(
-                one.count
-                for one in found
-                if error_code in (None, one.error_code) and group in (None, one.fingerprint)
-            )
+    if preview and wanted is None:
+        parked = yield from _count(scope, domain, command_type, error_code, group)
         return BulkReport(parked if limit is None else min(parked, limit), 0, 0, stopped=False)
     chosen = [
         record
@@ -158,6 +150,25 @@ def bulk(
                 return BulkReport(len(chosen), done, refused, stopped=True, failed=failed or 0)
             tried = []
     return BulkReport(len(chosen), done, refused, stopped=False)
+
+
+def _count(
+    scope: Scope,
+    domain: str | None,
+    command_type: str | None,
+    error_code: str | None,
+    group: str | None,
+) -> Flow[int]:
+    """How many parked commands meet all conditions, without reading them."""
+    if error_code is None and group is None:
+        parked: int = yield scope.store.count_parked(domain, command_type)
+        return parked
+    found: list[FailureGroup] = yield group_failures(scope, domain, command_type)
+    return sum(
+        one.count
+        for one in found
+        if error_code in (None, one.error_code) and group in (None, one.fingerprint)
+    )
 
 
 def _checked(name: str | None, what: str) -> str | None:
