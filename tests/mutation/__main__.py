@@ -6,9 +6,10 @@ python -m tests.mutation --room domain --sample 50  of one room
 python -m tests.mutation --only 'sizer'             all mutants whose place, kind or name has this text
 python -m tests.mutation --minutes 10               as many as fit; the next run goes on from there
 
-Mutants are tried in a copy of the tree, each with the tests that ran its line in a recording, quick
-ones first. Recording and verdicts are kept in build/mutation. A mutant that makes a test hang counts as
-killed. Mutants that behave like the original are listed, with the argument, in equivalent.txt.
+Mutants are tried in forks of one process that has collected the tests, each with the tests that ran its
+line in a recording, quick ones first; those of what runs on import in a copy of the tree. Recording and
+verdicts are kept in build/mutation. A mutant that makes a test hang counts as killed. Mutants that
+behave like the original are listed, with the argument, in equivalent.txt.
 Fails when fewer than 90 % are killed, or a fixed mutant survives.
 """
 

@@ -22,7 +22,7 @@ from typing import IO, Self
 from commandbus.testing.postgres import DSN_VARIABLE, PostgresServer, PostgresUnavailable
 from tests.mutation.forking import IMPOSSIBLE, PIPES
 from tests.mutation.mutants import Mutant
-from tests.mutation.recording import ALONE, EMBEDDED, PYTEST, SERVER, Recording
+from tests.mutation.recording import ALONE, EMBEDDED, NEEDS_SERVER, PYTEST, SERVER, Recording
 from tests.mutation.selection import Selection
 from tests.mutation.trial import REPORT
 
@@ -123,9 +123,8 @@ class Bench:
         return self._tests[mutant]
 
     def _forks(self, mutant: Mutant) -> bool:
-        if mutant.test is not None or not self._selection.is_reached(mutant):
-            return False
-        return not self._selection.runs_on_import(mutant)
+        is_reached = mutant.test is not None or self._selection.is_reached(mutant)
+        return is_reached and not self._selection.runs_on_import(mutant)
 
     def _collect(self, mutants: list[Mutant]) -> None:
         """Collect the tests of these mutants, which are then tried without starting pytest again."""
@@ -262,11 +261,19 @@ class Collected:
         self._process.wait()
 
     def has(self, tests: list[str]) -> bool:
-        return self._tests.issuperset(tests)
+        return all(self._cases(test) for test in tests)
+
+    def _cases(self, test: str) -> list[str]:
+        """The test, or its cases, without a server if there are such."""
+        if test in self._tests:
+            return [test]
+        cases = sorted(one for one in self._tests if one.startswith(f"{test}["))
+        return [one for one in cases if not NEEDS_SERVER.search(one)] or cases
 
     def run(self, tests: list[str], mutant: Mutant | None) -> Verdict:
         """Raises NeedsImport for a mutant that cannot be put into a running program."""
-        request: dict[str, object] = {"tests": tests, "seconds": PATIENCE_SECONDS}
+        cases = [case for test in tests for case in self._cases(test)]
+        request: dict[str, object] = {"tests": cases, "seconds": PATIENCE_SECONDS}
         if mutant is not None:
             file = self._folder / mutant.path
             source = mutant.apply(file.read_text(encoding="utf-8"))
