@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from commandbus import HealthState, HealthStatus
+from commandbus.worker.health import Cause
 from commandbus.worker.watchdog import RestartPolicy, Verdict
 
 
@@ -80,6 +81,7 @@ def test_three_stuck_threads_are_critical_until_one_returns() -> None:
         health.record_stuck_thread()
     assert health.state is HealthState.CRITICAL
     assert "3 threads are stuck" in health.reasons[0]
+    assert health.report().causes == (Cause.THREADS,)
     health.record_thread_back()
     assert (health.state, health.reasons) == (
         HealthState.DEGRADED,

@@ -26,7 +26,7 @@ def refuse(command: Any, context: Any) -> None:
 
 
 def reject(command: Any, context: Any) -> None:
-    raise BusinessRuleException("NO_STOCK")
+    raise BusinessRuleException("NO_STOCK", "only 2 are left\nof 5")
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def reject(command: Any, context: Any) -> None:
             ],
         ),
         (refuse, [(logging.ERROR, "attempt 1: NO_CITY, parked")]),
-        (reject, [(logging.INFO, "attempt 1: NO_STOCK, failed")]),
+        (reject, [(logging.INFO, "attempt 1: NO_STOCK: only 2 are left, failed")]),
     ],
 )
 @pytest.mark.parametrize("runtime", ["asyncio", "threads"])
