@@ -6,13 +6,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 import pytest
 
 from commandbus import HandlerRegistry
+from commandbus.engines.postgres import listener
 from commandbus.engines.postgres.schema import upgrade
+from commandbus.store.op import Op, autocommit
 from commandbus.store.records import ClaimReply, ClaimRequest
 from commandbus.store.sessions import LEASES
 from commandbus.sync import SyncCommandBus, SyncWorker
@@ -201,7 +204,7 @@ def test_the_idle_check_of_a_worker_misses_nothing(url: str) -> None:
     with SyncCommandBus(url) as bus:
         glance = ClaimRequest(("orders",), 5, "w", 0.3, idle=True)
         store: Any = bus.engine.store
-        store.sleepers.asleep("orders")
+        store.sleepers.asleep("orders", 0)
         assert bus.session.run(store.claim(glance)) == ClaimReply([], None, 0)
         bus.send("orders", "ship", delay=60)
         later = bus.session.run(store.claim(glance))
@@ -243,3 +246,83 @@ def test_wake_ups_arrive_in_any_schema(url: str) -> None:
             sender.send("orders", "ship")
             eventually(lambda number=number: len(seen.times) == number + 1)
             assert seen.times[-1] - sent < 2.0
+
+
+class TestOneRowForAProcess:
+    """Several workers of a process share the row that says that it sleeps."""
+
+    @pytest.fixture
+    def bus(self, url: str) -> Iterator[SyncCommandBus]:
+        with SyncCommandBus(url) as bus:
+            yield bus
+
+    def falls_asleep(self, bus: SyncCommandBus, worker: str) -> bool:
+        store: Any = bus.engine.store
+        bus.session.run(
+            store.transport.claimer._fall_asleep(ClaimRequest(("orders",), 1, worker, 30.0))
+        )
+        return bool(store.sleepers.is_asleep("orders"))
+
+    def busy(self, bus: SyncCommandBus, worker: str) -> Op[None]:
+        """What a claim does that has found commands for a while."""
+        store: Any = bus.engine.store
+        store.sleepers.found("orders", worker, time.monotonic() - 1)
+        found: Op[None] = store.transport.claimer._stay_awake(
+            worker, [SimpleNamespace(domain="orders")]
+        )
+        return found
+
+    def test_a_row_that_was_written_again_is_not_taken_back(
+        self, url: str, bus: SyncCommandBus
+    ) -> None:
+        waiter = bus.engine.hub.register(["orders"], lambda *_: None)
+        bus.engine.hub.arm(waiter)
+        eventually(lambda: self.falls_asleep(bus, "one"))
+        taking_back = self.busy(bus, "one")
+        statement = next(taking_back)
+        eventually(lambda: self.falls_asleep(bus, "other"))
+        bus.session.run(only(statement))
+        assert sleepers(url) == 1
+
+    def test_a_worker_that_relied_on_the_row_looks_again(self, url: str, bus: SyncCommandBus) -> None:
+        woken = threading.Event()
+        waiter = bus.engine.hub.register(["orders"], lambda *_: woken.set())
+        bus.engine.hub.arm(waiter)
+        eventually(lambda: self.falls_asleep(bus, "one"))
+        woken.clear()
+        bus.session.run(autocommitting(self.busy(bus, "one")))
+        assert sleepers(url) == 0
+        assert woken.wait(10)
+        bus.engine.hub.arm(waiter)
+        eventually(lambda: self.falls_asleep(bus, "other"))
+        assert sleepers(url) == 1
+
+    def test_a_renewed_row_can_still_be_taken_back(
+        self, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(listener, "RENEW_SECONDS", 0.05)
+        with SyncCommandBus(url) as bus:
+            waiter = bus.engine.hub.register(["orders"], lambda *_: None)
+            bus.engine.hub.arm(waiter)
+            eventually(lambda: self.falls_asleep(bus, "one"))
+            first = until(url)
+            eventually(lambda: until(url) != first)
+            bus.engine.hub.disarm(waiter)
+            eventually(lambda: sleepers(url) == 0)
+
+
+def until(url: str) -> int:
+    with psycopg.connect(url) as connection:
+        found = connection.execute("select until from commandbus.sleeper").fetchone()
+        assert found is not None
+        return int(found[0])
+
+
+@autocommit
+def only(statement: Any) -> Op[None]:
+    yield statement
+
+
+@autocommit
+def autocommitting(op: Op[None]) -> Op[None]:
+    yield from op

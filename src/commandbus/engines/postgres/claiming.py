@@ -13,7 +13,7 @@ from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import SECOND
 from commandbus.domain.priority import rank
-from commandbus.engines.postgres.arrays import texts
+from commandbus.engines.postgres.arrays import numbers, texts
 from commandbus.engines.postgres.bounds import EVERYTHING, only
 from commandbus.engines.postgres.claim_query import (
     Leases,
@@ -30,7 +30,7 @@ from commandbus.engines.postgres.leases import LeasedCommand, LeaseRow
 from commandbus.engines.postgres.limits import Limits
 from commandbus.engines.postgres.rescuing import Rescuer
 from commandbus.engines.postgres.settling import Settler
-from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS
+from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS, look_again
 from commandbus.engines.postgres.statements import Autocommit, Listening
 from commandbus.errors import StoreUnavailable
 from commandbus.store.batching import TOPIC as BATCHES
@@ -325,8 +325,9 @@ class Claimer(Part):
             if domain not in waiting or self._context.sleepers.is_asleep(domain):
                 continue
             duration = int(ASLEEP_SECONDS * SECOND)
-            if (yield Autocommit(self._sql.sleep, (domain, self._context.process, duration))):
-                self._context.sleepers.asleep(domain)
+            rows = yield Autocommit(self._sql.sleep, (domain, self._context.process, duration))
+            if rows:
+                self._context.sleepers.asleep(domain, int(scalar(rows)))
                 news = True
             else:
                 again = int(self._context.sleepers.refused(domain) * SECOND)
@@ -342,12 +343,12 @@ class Claimer(Part):
         busy = [domain for domain in domains if self._context.sleepers.found(domain, worker, now)]
         if not busy:
             return
-        for domain in busy:
-            self._context.sleepers.awake(domain)
+        untils = numbers([self._context.sleepers.awake(domain) for domain in busy])
         try:
-            yield Autocommit(self._sql.awaken, (texts(busy), self._context.process))
+            yield Autocommit(self._sql.awaken, (texts(busy), untils, self._context.process))
         except StoreUnavailable as error:
             logger.debug("could not say that %s is busy: %s", busy, error)
+        look_again(self._context.hub, busy)
 
 
 def _chains(seqs: Sequence[int], leaders: Sequence[int]) -> tuple[int, ...]:

@@ -30,11 +30,11 @@ from psycopg import RawCursor, errors, sql
 from psycopg.pq.misc import PGnotify
 
 from commandbus.domain.moment import SECOND
-from commandbus.engines.postgres.arrays import texts
+from commandbus.engines.postgres.arrays import numbers, texts
 from commandbus.engines.postgres.failures import translate
 from commandbus.engines.postgres.location import Location
 from commandbus.engines.postgres.shortage import Shortage
-from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS, RENEW_SECONDS, Sleepers
+from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS, RENEW_SECONDS, Sleepers, look_again
 from commandbus.engines.postgres.statements import Urgent, channel_of, queries
 from commandbus.engines.postgres.watch import AnswerTimeout, shut_down
 from commandbus.store.sessions import LEASES, WORKERS
@@ -292,12 +292,14 @@ class Listener:
 
     def _give_sign_of_life(self, connection: psycopg.Connection[Any]) -> None:
         """Keep the sleepers' statement alive, for those domains that workers here still wait for."""
-        waiting = self._hub.armed_domains()
-        for domain in self._sleepers.domains() - waiting:
-            self._sleepers.awake(domain)
-            self._execute(connection, self._sql.awaken, [texts([domain]), self._process])
+        awake = sorted(self._sleepers.domains() - self._hub.armed_domains())
+        untils = numbers([self._sleepers.awake(domain) for domain in awake])
+        if awake:
+            self._execute(connection, self._sql.awaken, [texts(awake), untils, self._process])
+            look_again(self._hub, awake)
         asleep = [self._process, int(ASLEEP_SECONDS * SECOND)]
-        self._execute(connection, self._sql.stay_asleep, asleep)
+        for domain, until in self._execute(connection, self._sql.stay_asleep, asleep).fetchall():
+            self._sleepers.renewed(domain, until)
 
 
 def announced(payload: str) -> tuple[str, str, float | None]:

@@ -8,8 +8,10 @@ is woken for single commands would say it again and again.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 
 from commandbus.store.sessions import QUIET_SECONDS
+from commandbus.store.wakeup import WakeHub
 
 ASLEEP_SECONDS = 3 * QUIET_SECONDS
 """How long a statement of being asleep holds; the listener renews it."""
@@ -24,7 +26,8 @@ PATIENCE = (0.02, 0.05, 0.1, 0.25, 0.5)
 
 class Sleepers:
     """What this process has said. Guesses are harmless: too much asleep costs senders notifications;
-    too little is excluded, because `asleep` is only noted after the server has it."""
+    too little is excluded. `asleep` is only noted after the server has it, and only the row of a known
+    time is taken back: a worker that falls asleep meanwhile has written a later one."""
 
     def __init__(self) -> None:
         self.listening = threading.Event()
@@ -32,7 +35,8 @@ class Sleepers:
         """By which the server knows that this process lives: its name, while it listens directly."""
         self.missed = False
         """A worker wanted to fall asleep and could not, because this process does not listen."""
-        self._asleep: set[str] = set()
+        self._asleep: dict[str, int] = {}
+        """Until when, as the server has it."""
         self._idle: dict[str, dict[str, float]] = {}
         self._busy_since: dict[str, float] = {}
         self._refused: dict[str, int] = {}
@@ -43,10 +47,14 @@ class Sleepers:
     def domains(self) -> set[str]:
         return set(self._asleep)
 
-    def asleep(self, domain: str) -> None:
+    def asleep(self, domain: str, until: int) -> None:
         """The server knows that this process sleeps for the domain."""
-        self._asleep.add(domain)
+        self._asleep[domain] = until
         self._refused.pop(domain, None)
+
+    def renewed(self, domain: str, until: int) -> None:
+        if domain in self._asleep:
+            self._asleep[domain] = until
 
     def refused(self, domain: str) -> float:
         """The server did not let us fall asleep; when to look again."""
@@ -69,9 +77,17 @@ class Sleepers:
             return False
         return all(now - moment > ASLEEP_SECONDS for moment in tuple(idle.values()))
 
-    def awake(self, domain: str) -> None:
-        self._asleep.discard(domain)
+    def awake(self, domain: str) -> int:
+        """No longer asleep; returns the time of the row to take back."""
+        return self._asleep.pop(domain, 0)
 
     def forget(self) -> None:
         """The server may have forgotten, too: everything is recorded again."""
-        self._asleep = set()
+        self._asleep = {}
+
+
+def look_again(hub: WakeHub, domains: Iterable[str]) -> None:
+    """After a row was taken back: a worker that began to wait meanwhile may have relied on it, so it
+    looks once more, and falls asleep with a row of its own."""
+    for domain in hub.armed_domains().intersection(domains):
+        hub.wake(domain, None, "notify", everyone=True)

@@ -231,7 +231,7 @@ select $1::text, $2::text, commandbus.now_us() + $3::bigint
 from set_config('synchronous_commit', 'off', true)
 where pg_try_advisory_xact_lock(commandbus.wake_key($1::text))
 on conflict (domain, process) do update set until = excluded.until
-returning 1
+returning until
 
 -- name: hold_session
 -- The connection that executes this speaks for its process from now on; no row when it cannot. Processes
@@ -255,14 +255,17 @@ returning pid
 delete from commandbus.session where process = $1::text
 
 -- name: awaken
--- No longer asleep: senders may spare themselves the notifications.
-delete from commandbus.sleeper
-where process = $2::text and domain = any ($1::text::text[])
+-- No longer asleep: senders may spare themselves the notifications. A later row is that of a worker of the
+-- process that has fallen asleep meanwhile.
+delete from commandbus.sleeper s
+using unnest($1::text::text[], $2::text::bigint[]) as known (domain, until)
+where s.process = $3::text and s.domain = known.domain and s.until <= known.until
     and set_config('synchronous_commit', 'off', true) is not null
 
 -- name: stay_asleep
 -- The listener's sign of life, which proves its own connection at the same time.
 update commandbus.sleeper set until = commandbus.now_us() + $2::bigint where process = $1::text
+returning domain, until
 
 -- name: forget_sleepers
 delete from commandbus.sleeper where process = $1::text or until < commandbus.now_us()
