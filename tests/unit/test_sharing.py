@@ -1,7 +1,8 @@
-"""Sends of several threads that travel in one statement."""
+"""Sends of several threads or tasks that travel in one statement."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from commandbus.engines.postgres import sharing
-from commandbus.engines.postgres.sharing import SharedLane
+from commandbus.engines.postgres.sharing import AsyncSharedLane, SharedLane
 from commandbus.engines.postgres.statements import Coalescing
 
 SENDERS = 4
@@ -64,3 +65,21 @@ def test_a_sender_whose_companions_stay_away_goes_alone() -> None:
     assert [lane.run(one_row(number)) for number in range(5)] == [[(number,)] for number in range(5)]
     assert server.groups == [1] * 5
     assert lane._crowd == 1, "and soon none is waited for"
+
+
+async def test_tasks_that_come_while_one_sends_travel_together() -> None:
+    groups: list[int] = []
+    answers = asyncio.Event()
+
+    async def execute(statement: Coalescing) -> Any:
+        groups.append(len(statement.params))
+        await answers.wait()
+        return [(row,) for row in statement.params]
+
+    lane = AsyncSharedLane(execute)
+    tasks = [asyncio.create_task(lane.run(one_row(number))) for number in range(SENDERS)]
+    while len(groups) + len(lane._waiting) < SENDERS:
+        await asyncio.sleep(0)
+    answers.set()
+    assert await asyncio.gather(*tasks) == [[(number,)] for number in range(SENDERS)]
+    assert groups == [1, SENDERS - 1]
