@@ -69,7 +69,7 @@ def replace(file: str, place: Place, mutated: str) -> bool:
     functions = [
         one
         for one in gc.get_objects()
-        if isinstance(one, FunctionType)
+        if type(one) is FunctionType  # isinstance would load lazy objects of other libraries
         and one.__code__.co_filename == file
         and one.__code__.co_qualname == place.name
         and one.__code__.co_firstlineno == place.line
