@@ -279,8 +279,10 @@ def test_a_canary_that_fails_leaves_the_rest_parked(cli: Cli, bus: SyncCommandBu
         park(bus)
     ran = cli("tsq", "retry", "--all", "--canary", "1", "--patience", "0s", "--yes", code=1)
     assert "1 of the 1 retried first did not complete: 2 parked commands left" in ran.err
+    assert "commandbus show " in ran.err
     assert cli("tsq", "count").out == "2\n"
     report = cli(
         "tsq", "retry", "--all", "--canary", "1", "--patience", "0s", "--yes", "--json", code=1
     ).document
     assert (report["done"], report["stopped"], report["failed"]) == (1, True, 1)
+    assert len(report["failed_ids"]) == 1

@@ -67,6 +67,7 @@ async def test_a_canary_that_fails_leaves_the_rest_parked_and_the_page_says_so()
         answer = await client.post("/commands/retry", data=given | {"patience": "0s"})
         page = (await client.get(answer.headers["location"])).text
         assert "2 commands of the canary did not complete, so the rest stayed parked" in page
+        assert page.count('<a class="mono" href="/commands?q=') == 2
         assert (await bus.stats("orders")).parked == 3
 
 

@@ -56,6 +56,7 @@ class BulkReport(msgspec.Struct, frozen=True):
     stopped: bool
     failed: int = 0
     """With a canary: those that were tried again and did not complete, which stopped it."""
+    failed_ids: tuple[UUID, ...] = ()
 
 
 def fingerprint(domain: str, command_type: str, error: Failure | None) -> str:
@@ -105,9 +106,10 @@ def bulk(
     `group` is the fingerprint of a FailureGroup. With `preview` nothing is done and the report says how
     many there are. `progress` is called with (done so far, matched) after each, and while a canary is
     watched; returning False stops. Each command is its own transaction. With canary=10, a retry begins
-    with ten, and goes on with the others when these completed; canary=(1, 10) has two such stages. One
-    that does not complete within `patience` seconds leaves the rest parked. Raises InvalidArgumentError
-    when neither ids, nor any condition, nor `everything` is given, or a cancel has no reason.
+    with ten, those parked longest, and goes on with the others when these completed; canary=(1, 10) has
+    two such stages. One that does not complete within `patience` seconds leaves the rest parked. Raises
+    InvalidArgumentError when neither ids, nor any condition, nor `everything` is given, or a cancel has
+    no reason.
     """
     if limit is not None:
         as_count(limit, "limit", highest=BULK_MAX)
@@ -129,7 +131,10 @@ def bulk(
         if (wanted is None or record.command_id in wanted)
         and (error_code is None or record.error_code == error_code)
         and group in (None, fingerprint(record.domain, record.command_type, record.error))
-    ][:limit]
+    ]
+    if looks:  # so that what failed in one canary is not in the next
+        chosen.sort(key=lambda record: (record.finished_at or record.created_at, record.sequence))
+    del chosen[limit if limit is not None else len(chosen) :]
     if preview:
         return BulkReport(len(chosen), 0, 0, stopped=False)
     done = refused = 0
@@ -145,9 +150,10 @@ def bulk(
             return BulkReport(len(chosen), done, refused, stopped=True)
         if done + refused in looks:
             tell = None if progress is None else partial(progress, done + refused, len(chosen))
-            failed = yield from _count_failed(scope, tried, seconds, tell)
+            failed = yield from _failed(scope, tried, seconds, tell)
             if failed is None or failed:
-                return BulkReport(len(chosen), done, refused, stopped=True, failed=failed or 0)
+                ids = tuple(failed or ())
+                return BulkReport(len(chosen), done, refused, True, failed=len(ids), failed_ids=ids)
             tried = []
     return BulkReport(len(chosen), done, refused, stopped=False)
 
@@ -188,33 +194,32 @@ def _looks(action: str, canary: int | Sequence[int]) -> set[int]:
     return set(accumulate(stages))
 
 
-def _count_failed(
+def _failed(
     scope: Scope,
     tried: list[CommandRecord],
     seconds: float,
     tell: Callable[[], bool | None] | None,
-) -> Flow[int | None]:
-    """How many did not complete: as soon as one has failed, or when the patience is at its end. None
-    when the caller stopped it."""
+) -> Flow[list[UUID] | None]:
+    """Those that did not complete within so many seconds. None when the caller stopped it."""
     now = yield Await(0)
     deadline = now + seconds
+    failed: list[UUID] = []
     while tried:
-        failed = 0
         waiting: list[CommandRecord] = []
         for record in tried:
             found = (yield scope.store.find(record.command_id, record.domain))[0]
-            if found.status in FINAL or found.status is PARKED:
-                failed += found.status is not CommandStatus.COMPLETED
-            else:
+            if found.status not in FINAL and found.status is not PARKED:
                 waiting.append(record)
-        if failed or now >= deadline:
-            return failed or len(waiting)
+            elif found.status is not CommandStatus.COMPLETED:
+                failed.append(record.command_id)
+        if now >= deadline:
+            return failed + [record.command_id for record in waiting]
         if tell is not None and tell() is False:
             return None
         tried = waiting
         if tried:
             now = yield Await(min(1.0, deadline - now))
-    return 0
+    return failed
 
 
 def _builder(

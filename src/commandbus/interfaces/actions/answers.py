@@ -40,6 +40,7 @@ class Report(Struct, frozen=True):
     examples: list[UUID] = []
     stopped: bool = False
     failed: int = 0
+    failed_ids: list[UUID] = []
 
 
 OTHERS = (EraseReport, Limit, PruneReport, PurgeReport, ScheduleRecord)
@@ -50,7 +51,13 @@ ANSWERS: dict[str, Any] = {kind.__name__: kind for kind in (Done, Sent, *OTHERS)
 def report_of(result: Any, preview: bool) -> Report:
     """The report of an operation on many commands as an answer."""
     examples = [record.command_id for record in getattr(result, "examples", [])]
-    failed = getattr(result, "failed", 0)
     return Report(
-        result.matched, result.done, result.refused, preview, examples, result.stopped, failed
+        result.matched,
+        result.done,
+        result.refused,
+        preview,
+        examples,
+        result.stopped,
+        getattr(result, "failed", 0),
+        list(getattr(result, "failed_ids", ())),
     )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from commandbus.domain.ids import short_id
 from commandbus.errors import CommandBusError
 from commandbus.interfaces.actions.answers import Report, report_of
 from commandbus.interfaces.actions.carrying import (
@@ -378,6 +379,8 @@ class Run:
         if report.failed:
             what = f"{report.failed:,} of the {report.done:,} retried first did not complete"
             output.warn(f"{what}: {left} left as before")
+            for command_id in report.failed_ids[:3]:
+                output.note(f"  commandbus show {short_id(command_id)}")
         elif report.stopped:
             output.warn(f"stopped: {left} left as before")
             raise typer.Exit(Exit.INTERRUPTED)

@@ -53,6 +53,7 @@ class Bulk(msgspec.Struct, frozen=True):
     done: int = 0
     refused: int = 0
     failed: int = 0
+    failed_ids: list[str] = []
     state: Literal["running", "done", "stopped", "failed"] = "running"
     is_stopping: bool = False
     problem: str = ""
@@ -121,6 +122,7 @@ class Bulks:
                 "done": report.done,
                 "refused": report.refused,
                 "failed": getattr(report, "failed", 0),
+                "failed_ids": [str(one) for one in getattr(report, "failed_ids", ())[:LISTED]],
                 "state": "stopped" if report.stopped else "done",
             }
         except CommandBusError as error:

@@ -388,6 +388,21 @@ class RedriveSuite:
         assert (report.matched, report.done, report.stopped, report.failed) == (5, 1, True, 1)
         assert bus.call(bus.troubleshooting.count) == 5
 
+    def test_a_canary_counts_and_names_all_that_failed(self, bus: Harness) -> None:
+        ids = [park(bus) for _ in range(4)]
+        incurable = {ids[0], ids[2]}
+        bus.advance(1)
+
+        def ship(command: Any, context: Any) -> None:
+            if command.command_id in incurable:
+                raise PermanentCommandError("STILL_BROKEN")
+
+        with bus.run_worker(registry_of(ship=ship)):
+            report = self.bulk(bus, "retry", domain=DOMAIN, canary=3, patience=30)
+            assert (report.done, report.failed, set(report.failed_ids)) == (3, 2, incurable)
+            again = self.bulk(bus, "retry", domain=DOMAIN, canary=1, limit=1, patience=30)
+        assert (again.done, again.failed) == (1, 0), "it began with one of the last canary"
+
     def test_a_canary_that_no_worker_claims_is_not_waited_for_for_ever(self, bus: Harness) -> None:
         for _ in range(2):
             park(bus)
