@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,23 @@ async def test_a_canary_that_fails_leaves_the_rest_parked_and_the_page_says_so()
         assert "2 commands of the canary did not complete, so the rest stayed parked" in page
         assert page.count('<a class="mono" href="/commands?q=') == 2
         assert (await bus.stats("orders")).parked == 3
+
+
+async def test_a_parked_command_leads_to_the_others_with_its_error() -> None:
+    async with CommandBus("memory://") as bus, visitor(bus) as client:
+        for _ in range(3):
+            command_id = await scene.park(bus)
+        page = (await client.get(f"/commands/orders/{command_id}")).text
+        others = page.split(">All parked with this error<")[0].rpartition('href="')[2].rstrip('"')
+        found = (await client.get(html.unescape(others))).text
+        assert found.count('data-label="Command"') == 3
+
+
+async def test_a_word_that_fits_nothing_says_how_payloads_are_searched() -> None:
+    async with CommandBus("memory://") as bus, visitor(bus) as client:
+        await scene.park(bus)
+        assert "data.order:706001" in (await client.get("/commands?q=706001")).text
+        assert "Take a condition away" in (await client.get("/commands?q=type:none")).text
 
 
 async def test_a_bulk_action_is_stopped_from_another_process_of_the_dashboard(

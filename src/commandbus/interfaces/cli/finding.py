@@ -39,7 +39,11 @@ def whole_id(bus: SyncCommandBus, given: str, *kinds: Kind) -> UUID:
             ) from None
     found = [one for kind in kinds for one in _looked_up(bus, given, kind)]
     if not found:
-        raise CliError(f"There is no {what} whose id begins or ends with {given!r}.", Exit.NOT_FOUND)
+        raise CliError(
+            f"There is no {what} whose id begins or ends with {given!r}. To search payloads, name the "
+            f"field: commandbus list data.order:{given}",
+            Exit.NOT_FOUND,
+        )
     if len(found) > 1:
         some = ", ".join(map(str, found[:SHOWN])) + (", …" if len(found) > SHOWN else "")
         many = "100 or more" if len(found) >= 100 else len(found)
