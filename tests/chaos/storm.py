@@ -30,7 +30,7 @@ from tests.os_processes.lab import Child, wait_until
 DOMAIN = "storm"
 CONNECTIONS = 100
 WORKERS_EACH = 20
-FEW_CONNECTIONS, WORKERS_FEW = 30, 4
+FEW_CONNECTIONS, WORKERS_FEW = 30, 5
 TOGETHER_SECONDS = 30.0
 SETTLED_SECONDS = 5.0
 """Then every connection is taken by somebody."""
@@ -75,7 +75,7 @@ def storm(seed: int, processes: int = 10, commands: int = 3_000) -> Trial:
     return Trial(name, seed, len(sent), Counter({"refused connections": refused}), broken, note)
 
 
-def start_together(seed: int, processes: int = 12, commands: int = 300) -> Trial:
+def start_together(seed: int, processes: int = 10, commands: int = 300) -> Trial:
     """As many workers as a server with few connections can hardly serve, all started at once: whoever
     is connected first must not keep idle what the others need to claim."""
     settings = {"max_connections": str(FEW_CONNECTIONS)}

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from commandbus import (
@@ -25,6 +29,34 @@ ONCE = RetryPolicy(max_attempts=1)
 PARKED = CommandStatus.IN_TROUBLESHOOTING_QUEUE
 
 
+def task() -> asyncio.Task[Any]:
+    found = asyncio.current_task()
+    assert found is not None
+    return found
+
+
+class OldTimeout:
+    """A time limit as in libraries from before Python 3.11 (async_timeout, aiohttp): it cancels the
+    task, turns the cancellation into a TimeoutError, and leaves the task's count of requests as it
+    is."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._expired = seconds, False
+
+    async def __aenter__(self) -> None:
+        self._task = task()
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._expire)
+
+    def _expire(self) -> None:
+        self._expired = True
+        self._task.cancel()
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._timer.cancel()
+        if kind is asyncio.CancelledError and self._expired:
+            raise TimeoutError("the library's own limit")
+
+
 @pytest.fixture(params=["asyncio", "threads"])
 def bus(request: pytest.FixtureRequest) -> Iterator[Harness]:
     harness = Configuration("memory", "memory://").open(request.param, real_time=True)
@@ -36,11 +68,6 @@ def bus(request: pytest.FixtureRequest) -> Iterator[Harness]:
 def registry(request: pytest.FixtureRequest) -> HandlerRegistry:
     """Handlers that cancel their own task in different ways, and harmless ones."""
     registry = HandlerRegistry()
-
-    def task() -> asyncio.Task[Any]:
-        found = asyncio.current_task()
-        assert found is not None
-        return found
 
     async def give_up(command: Any, context: Any) -> None:
         task().cancel()
@@ -84,12 +111,48 @@ def registry(request: pytest.FixtureRequest) -> HandlerRegistry:
         await asyncio.sleep(0)
         return f"group, canceling {task().cancelling()}"
 
-    for function in (give_up, raise_it, swallow, leave_pending, await_canceled_child, group):
+    async def give_up_later(command: Any, context: Any) -> None:
+        """The cancellation arrives at a later await, from a callback of the loop."""
+        asyncio.get_running_loop().call_later(0.02, task().cancel)
+        while True:
+            await asyncio.sleep(0.005)
+
+    async def old_timeout(command: Any, context: Any) -> None:
+        async with OldTimeout(0.01):
+            await asyncio.sleep(60)
+
+    async def old_timeout_caught(command: Any, context: Any) -> str:
+        try:
+            async with OldTimeout(0.01):
+                await asyncio.sleep(60)
+        except TimeoutError:
+            pass
+        await asyncio.sleep(0)
+        return f"timed out, canceling {task().cancelling()}"
+
+    async def cancel_scope(command: Any, context: Any) -> str:
+        with anyio.move_on_after(0.01) as first:
+            await asyncio.sleep(60)
+        with anyio.CancelScope() as second:
+            second.cancel()
+            await asyncio.sleep(60)
+        await asyncio.sleep(0)
+        both = first.cancelled_caught and second.cancelled_caught
+        return f"moved on {both}, canceling {task().cancelling()}"
+
+    async def cancel_scope_fails(command: Any, context: Any) -> None:
+        with anyio.fail_after(0.01):
+            await asyncio.sleep(60)
+
+    for function in (
+        give_up, give_up_later, raise_it, swallow, leave_pending, await_canceled_child, group,
+        old_timeout, old_timeout_caught, cancel_scope, cancel_scope_fails,
+    ):  # fmt: skip
         registry.register("orders", function.__name__, function, timeout=request.param)
     return registry
 
 
-@pytest.mark.parametrize("kind", ["give_up", "raise_it"])
+@pytest.mark.parametrize("kind", ["give_up", "give_up_later", "raise_it"])
 def test_a_handler_that_is_canceled_from_inside_fails_with_a_clear_error(
     bus: Harness, registry: HandlerRegistry, kind: str
 ) -> None:
@@ -100,6 +163,27 @@ def test_a_handler_that_is_canceled_from_inside_fails_with_a_clear_error(
     assert record.error is not None
     assert record.error.code == "CancelledError"
     assert "not by the worker" in record.error.message
+
+
+@pytest.mark.parametrize("kind", ["old_timeout", "cancel_scope_fails"])
+def test_a_time_limit_of_a_library_is_an_error_of_the_handler(
+    bus: Harness, registry: HandlerRegistry, kind: str
+) -> None:
+    """Not one of the worker: its own limit, where the handler has one, is far away."""
+    with bus.run_worker(registry, concurrency=1, retry_policy=ONCE):
+        record = bus.wait(bus.send("orders", kind))
+    assert record.error is not None
+    assert (record.status, record.error.code) == (PARKED, "TimeoutError")
+
+
+def test_a_handler_that_handles_its_cancellation_goes_on(
+    bus: Harness, registry: HandlerRegistry
+) -> None:
+    with bus.run_worker(registry, concurrency=1, retry_policy=ONCE):
+        caught = bus.wait(bus.send("orders", "old_timeout_caught"))
+        moved = bus.wait(bus.send("orders", "cancel_scope"))
+    assert (caught.status, caught.result) == (CommandStatus.COMPLETED, "timed out, canceling 1")
+    assert (moved.status, moved.result) == (CommandStatus.COMPLETED, "moved on True, canceling 0")
 
 
 def test_it_is_retried_as_any_transient_failure(bus: Harness, registry: HandlerRegistry) -> None:
@@ -122,10 +206,20 @@ def test_every_slot_works_on_after_such_a_command(bus: Harness, registry: Handle
         assert {bus.wait(one).status for one in both} == {CommandStatus.COMPLETED}
 
 
-@pytest.mark.parametrize("first", ["swallow", "leave_pending", "give_up"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        "swallow", "leave_pending", "give_up", "give_up_later", "old_timeout", "old_timeout_caught",
+        "cancel_scope", "cancel_scope_fails",
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize(
     ("second", "result"),
-    [("await_canceled_child", "child, canceling 0"), ("group", "group, canceling 0")],
+    [
+        ("await_canceled_child", "child, canceling 0"),
+        ("group", "group, canceling 0"),
+        ("cancel_scope", "moved on True, canceling 0"),
+    ],
 )
 def test_the_next_command_of_the_slot_sees_nothing_of_it(
     bus: Harness, registry: HandlerRegistry, first: str, second: str, result: str
@@ -187,6 +281,67 @@ def test_a_slot_that_is_canceled_while_it_is_idle_is_replaced() -> None:
 
     asyncio.run(main())
     assert runs == [1, 2]
+
+
+def test_a_command_that_its_handler_completed_is_not_kept_by_a_pending_cancellation(
+    tmp_path: Path,
+) -> None:
+    """The worker looks at the store after such a handler, which is an await."""
+    registry = HandlerRegistry()
+
+    @registry.handler("orders", "ship")
+    async def ship(command: Any, context: Any) -> None:
+        with closing(sqlite3.connect(tmp_path / "bus.db", check_same_thread=False)) as connection:
+            await context.complete("mine", within=connection)
+            connection.commit()
+        task().cancel()
+
+    async def main() -> None:
+        async with CommandBus(f"sqlite:///{tmp_path}/bus.db") as bus:
+            worker = Worker(bus, "orders", registry, concurrency=1)
+            running = asyncio.create_task(worker.run())
+            try:
+                for _ in range(2):
+                    sent = await bus.send("orders", "ship")
+                    record = await bus.wait(sent.command_id, timeout=30)
+                    assert (record.status, record.result) == (CommandStatus.COMPLETED, "mine")
+                async with asyncio.timeout(10):
+                    while worker.in_flight_count:
+                        await asyncio.sleep(0.01)
+            finally:
+                await worker.stop(0)
+                await asyncio.wait_for(running, 10)
+            assert worker.metrics.leases_lost == 0
+
+    asyncio.run(main())
+
+
+def test_what_a_handler_leaves_behind_does_not_cancel_the_next_command(bus: Harness) -> None:
+    """A task that cancels the handler's own, once another command runs."""
+    registry, running, canceled = HandlerRegistry(), threading.Event(), threading.Event()
+    left: list[asyncio.Task[None]] = []
+
+    @registry.handler("orders", "first")
+    async def first(command: Any, context: Any) -> None:
+        async def cancel_later(mine: asyncio.Task[Any]) -> None:
+            while not running.is_set():
+                await asyncio.sleep(0.005)
+            mine.cancel()
+            canceled.set()
+
+        left.append(asyncio.create_task(cancel_later(task())))
+
+    @registry.handler("orders", "second")
+    async def second(command: Any, context: Any) -> None:
+        running.set()
+        while not canceled.is_set():
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0)
+
+    with bus.run_worker(registry, concurrency=1, retry_policy=ONCE):
+        bus.send("orders", "first")
+        record = bus.wait(bus.send("orders", "second"))
+    assert (record.status, record.error) == (CommandStatus.COMPLETED, None)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="uvloop is not for Windows")

@@ -149,11 +149,29 @@ def test_a_wrong_worker_setting_is_named(name: str, wrong: Any) -> None:
         ("priorities", {"normal": "5"}, "Unknown priority label '5'"),
         ("priorities", {"normal": 99_999}, "priority must be between"),
         ("warn_depth", 5, "warn_depth needs max_pending"),
+        ("escalate_to", "ops", "escalate_to needs escalate_after"),
     ],
 )
 def test_a_wrong_bus_setting_is_named(name: str, wrong: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         BusSettings(**{name: wrong})
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"statement_timeout": 30, "visibility_timeout": 30}, "less than visibility_timeout \\(30 s"),
+        ({"statement_timeout": 10, "silence_timeout": 10}, "less than silence_timeout \\(10 s"),
+        ({"min_concurrency": 2}, "Give both min_concurrency and max_concurrency"),
+        ({"max_concurrency": 2}, "Give both min_concurrency and max_concurrency"),
+        ({"min_concurrency": 3, "max_concurrency": 2}, "3 is above 2"),
+    ],
+)
+def test_worker_settings_that_cannot_work_together_are_refused(
+    settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        WorkerSettings(**settings)
 
 
 def test_all_problems_are_in_one_message() -> None:

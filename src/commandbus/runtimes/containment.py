@@ -42,11 +42,16 @@ async def contained(handling: Awaitable[Any]) -> Any:
         result = await handling
     except (SystemExit, KeyboardInterrupt) as error:
         return Escaped(error)
+    await take_cancellation()
+    return result
+
+
+async def take_cancellation() -> None:
+    """Receive a cancellation that was requested and is not delivered yet, which the next await would
+    raise in place of a result."""
     if task_at_work().cancelling():
-        # One that was not delivered yet would take the place of the result.
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
-    return result
 
 
 def uncontained(result: Any) -> Any:

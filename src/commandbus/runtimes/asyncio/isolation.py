@@ -7,11 +7,30 @@ most handlers.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Generator
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from typing import Any, Generic, TypeVar
 
+from commandbus.domain.cause import running
+
 T = TypeVar("T")
+_slot: ContextVar[asyncio.Task[None] | None] = ContextVar("commandbus_slot", default=None)
+
+
+class SlotTask(asyncio.Task[None]):
+    """The task of a slot. A timer or a task that a handler left behind cannot cancel a later command:
+    it has the context of the run that made it."""
+
+    def __init__(self, work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
+        self._own = copy_context()
+        self._own.run(_slot.set, self)
+        super().__init__(work, loop=loop, context=self._own)
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        if _slot.get() is self and running.get() is not self._own.get(running):
+            return False
+        return super().cancel(msg)
 
 
 class ResumeCounter:

@@ -17,11 +17,18 @@ from commandbus.errors import StoreUnavailable
 from commandbus.runtimes.asyncio.background import Background
 from commandbus.runtimes.asyncio.bus import CommandBus
 from commandbus.runtimes.asyncio.facade import awaiting_own, awaiting_own_flow
-from commandbus.runtimes.asyncio.isolation import OwnContext, ResumeCounter, isolated
+from commandbus.runtimes.asyncio.isolation import OwnContext, ResumeCounter, SlotTask, isolated
 from commandbus.runtimes.asyncio.lifespan import enter_lifespans
 from commandbus.runtimes.asyncio.offload import ThreadPerCall
 from commandbus.runtimes.asyncio.stall import LoopStall, StallMonitor
-from commandbus.runtimes.containment import CANCEL_SECONDS, OverTime, bounded, task_at_work, to_its_end
+from commandbus.runtimes.containment import (
+    CANCEL_SECONDS,
+    OverTime,
+    bounded,
+    take_cancellation,
+    task_at_work,
+    to_its_end,
+)
 from commandbus.runtimes.farewell import Budget
 from commandbus.runtimes.signals import StopBySignal
 from commandbus.runtimes.worker import RuntimeWorker
@@ -309,8 +316,9 @@ class Worker(Background, RuntimeWorker[CommandBus]):
     # Slots: as many tasks as handlers may run at once, each taking one command after another.
 
     def _fit_slots(self) -> None:
+        assert self._loop is not None
         while len(self._slots) < self._core.concurrency:
-            slot = asyncio.ensure_future(self._slot())
+            slot = SlotTask(self._slot(), self._loop)
             self._slots.add(slot)
             slot.add_done_callback(self._slot_ended)
         self._wake_slots(len(self._slots) - self._core.concurrency)
@@ -449,6 +457,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
 
     async def _confirm(self, call: Call, settlement: Settlement) -> Settlement:
         """Whether the transaction of a handler's own was committed."""
+        await take_cancellation()  # what the handler left behind must not end this look
         try:
             op = confirm(self._execution, call, settlement)
             return await self._engine.async_session.run(op, read=True)

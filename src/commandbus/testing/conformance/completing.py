@@ -155,6 +155,20 @@ class CompletingSuite:
             mine.commit()
         assert (bus.get(command_id).status, bus.get(command_id).result) == (CommandStatus.COMPLETED, 7)
 
+    def test_a_run_that_was_given_up_is_not_completed_any_more(self, bus: Harness) -> None:
+        """Its command was parked under the lease that it still works with."""
+        require(bus, "caller_transactions")
+        assert bus.configuration.begin is not None
+        command_id, worker = bus.send(), bus.worker()
+        received = bus.take(worker)
+        bus.call(worker.fail, received, "too slow", is_transient=False)
+        with bus.configuration.begin(bus) as mine:
+            with pytest.raises(LeaseLost):
+                bus.call(received.context.complete, "stale", within=mine.connection)
+            mine.rollback()
+        record = bus.get(command_id)
+        assert (record.status, record.result) == (PARKED, None)
+
     def test_after_a_rollback_another_transaction_may_complete_it(self, bus: Harness) -> None:
         require(bus, "caller_transactions")
         assert bus.configuration.begin is not None

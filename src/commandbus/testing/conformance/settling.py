@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from commandbus.domain.command import SendRequest
+from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import CommandStatus
-from commandbus.domain.outcome import Succeeded
+from commandbus.domain.outcome import Canceled, Outcome, Parked, Rejected, Succeeded
 from commandbus.errors import (
     BusinessRuleException,
     CommandCanceled,
@@ -142,7 +143,7 @@ class SettlingSuite:
         errors = {
             "parked": PermanentCommandError("BROKEN", "no"),
             "refused": BusinessRuleException("NO", "no"),
-            "canceled": CommandCanceled("not needed"),
+            "canceled": CommandCanceled("unneeded"),
         }
         command_id, worker = bus.send(), bus.worker()
         taken = bus.take(worker)
@@ -151,6 +152,26 @@ class SettlingSuite:
         with pytest.raises(LeaseLost):
             bus.call(worker.complete, taken)
         assert bus.get(command_id) == before
+
+    def test_every_outcome_may_be_recorded_again(self, bus: Harness) -> None:
+        """As a worker does whose commit is unknown, with the whole batch."""
+        failure = Failure(FailureKind.PERMANENT, "BROKEN", "no")
+        outcomes: tuple[Outcome, ...] = (
+            Succeeded('"done"'), Rejected(failure), Parked(failure, "PERMANENT"), Canceled("unneeded"),
+        )  # fmt: skip
+        ids = [bus.send() for _ in outcomes]
+        batch = [
+            Settlement(taken.claimed.seq, taken.claimed.lease_id, taken.claimed.attempt, outcome)
+            for taken, outcome in zip(bus.receive(bus.worker(), 4), outcomes, strict=True)
+        ]
+        assert bus.run(bus.store.settle(batch)).lost == ()
+        before = [(bus.get(one), bus.kinds(one)) for one in ids]
+        assert bus.run(bus.store.settle(batch)).lost == ()
+        for settlement in batch:
+            assert bus.run(bus.store.settle([settlement])).lost == ()
+        assert [(bus.get(one), bus.kinds(one)) for one in ids] == before
+        stats = bus.stats()
+        assert (stats.completed, stats.failed, stats.parked, stats.canceled) == (1, 1, 1, 1)
 
     def test_repeating_a_retry_changes_nothing(self, bus: Harness) -> None:
         command_id, worker = bus.send(), bus.worker()

@@ -19,6 +19,7 @@ from commandbus.testing.conformance.fixtures import OpenBus
 from commandbus.testing.conformance.helpers import registry_of, require
 from commandbus.testing.handlers import Gate, Recorder
 from commandbus.testing.harness import DOMAIN, Harness, RunningWorker
+from commandbus.testing.waiting import eventually
 
 
 def claims(running: RunningWorker) -> int:
@@ -140,6 +141,33 @@ class WakeupsSuite:
             for worker in running:
                 worker.wait_until_idle()
             assert sum(worker.wakeups() for worker in running) <= 12
+
+    def test_under_sustained_load_no_worker_waits_or_is_woken(self, bus: Harness) -> None:
+        """Each worker finds the next command by its own claim, so the poll interval is no matter."""
+        begun, ending = threading.Barrier(5), threading.Barrier(5)
+
+        def ship(command: Command[Any], context: Any) -> None:
+            if command.data is not None:
+                {"first": begun, "last": ending}[command.data].wait(20)
+
+        def counted() -> list[tuple[int, int]]:
+            return [(worker.wakeups(), worker.metrics.empty_receives) for worker in running]
+
+        with ExitStack() as workers:
+            registry = registry_of(ship=ship)
+            running = [
+                workers.enter_context(bus.run_worker(registry, concurrency=1, prefetch=0))
+                for _ in range(4)
+            ]
+            kinds = [*["first"] * 4, *[None] * 60, *["last"] * 4]
+            bus.send_many(SendRequest(DOMAIN, "ship", kind) for kind in kinds)
+            eventually(lambda: begun.n_waiting == 4)
+            before = counted()
+            begun.wait(20)
+            eventually(lambda: ending.n_waiting == 4)
+            after = counted()
+            ending.wait(20)
+        assert after == before
 
     def test_events_go_round_among_idle_workers(self, bus: Harness) -> None:
         with ExitStack() as workers:
