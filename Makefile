@@ -2,6 +2,7 @@
 #
 #   make demo PYTHON=python3.12    another interpreter
 #   make test PYTEST_ARGS="-k retry -x"
+#   make test COMMANDBUS_TEST=everything
 #   make simulate SEEDS=100000
 
 PYTHON ?=
@@ -14,6 +15,7 @@ SECONDS ?= 60
 HOURS ?= 2
 SAMPLE ?= 200
 BENCH_ARGS ?=
+COMMANDBUS_TEST ?=
 
 VENV := .venv
 RUN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)

@@ -25,16 +25,16 @@ ENGINES = [
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """PGMQ changes where commands wait, not how a runtime waits for them: each behaviour is tried on
-    it in one of the runtimes. A child process knows no store, and takes long to start: each of its
-    behaviours is tried in memory in both runtimes, and on one durable store in one of them. With
-    COMMANDBUS_TEST=everything all is tried on all."""
+    """A store on a server decides where commands wait, not how a runtime waits for them: each behaviour
+    is tried in one of the runtimes on PostgreSQL, and in the other one over PGMQ. A child process knows
+    no store, and takes long to start: each of its behaviours is tried in memory in both runtimes, and
+    on one durable store in one of them. With COMMANDBUS_TEST=everything all is tried on all."""
     if os.environ.get("COMMANDBUS_TEST") == "everything":
         return
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     for item in items:
-        (left_out if _on_pgmq_again(item) or _in_children_again(item) else kept).append(item)
+        (left_out if _on_server_again(item) or _in_children_again(item) else kept).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
 
@@ -51,12 +51,13 @@ def _in_children_again(item: pytest.Item) -> bool:
     return (engine, case.params["runtime"]) != (durable, runtime)
 
 
-def _on_pgmq_again(item: pytest.Item) -> bool:
+def _on_server_again(item: pytest.Item) -> bool:
     case = getattr(item, "callspec", None)
-    if case is None or case.params.get("configuration") != "pgmq" or "runtime" not in case.params:
+    engine = case.params.get("configuration") if case is not None else None
+    if case is None or engine not in ("postgres", "pgmq") or "runtime" not in case.params:
         return False
-    chosen = ("asyncio", "threads")[zlib.crc32(item.nodeid.split("[")[0].encode()) % 2]
-    return bool(case.params["runtime"] != chosen)
+    chosen = zlib.crc32(item.nodeid.split("[")[0].encode()) + (engine == "pgmq")
+    return bool(case.params["runtime"] != ("asyncio", "threads")[chosen % 2])
 
 
 @pytest.fixture(params=["asyncio", "threads"])
