@@ -114,6 +114,7 @@ def test_a_module_with_one_registry_needs_no_attribute(folder: Path) -> None:
         ("cliapp_needs", "cliapp_missing"),
         ("cliapp_none", "holds no HandlerRegistry"),
         ("cliapp_two", "several registries (one, two)"),
+        ("cliapp_two", "registry = HandlerRegistry.union([one, two])"),
     ],
 )
 def test_a_wrong_app_says_what_was_looked_for(folder: Path, app: str, complaint: str) -> None:

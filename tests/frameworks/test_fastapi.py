@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
+from uuid import UUID
 
 import httpx
 import pytest
@@ -19,7 +20,12 @@ from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
 
 from commandbus import CommandBus, HandlerRegistry, SendRequest, StoreUnavailable
-from commandbus.errors import ConfigurationError
+from commandbus.errors import (
+    BatchNotFoundError,
+    CommandNotFoundError,
+    ConfigurationError,
+    ProcessNotFoundError,
+)
 from commandbus.integrations.fastapi import bus_lifespan, get_bus, install_error_handlers
 from commandbus.processes import Chain
 
@@ -151,6 +157,42 @@ async def test_a_store_that_is_away_is_503_and_its_address_stays_inside() -> Non
         answer = await client.get("/broken")
     assert answer.status_code == 503
     assert "internal" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("unknown", "detail"),
+    [
+        (CommandNotFoundError("payments", UUID(int=7)), "There is no such command."),
+        (BatchNotFoundError(UUID(int=7)), "There is no such batch."),
+        (ProcessNotFoundError(UUID(int=7)), "There is no such process."),
+    ],
+)
+async def test_an_unknown_id_is_404(unknown: Exception, detail: str) -> None:
+    async def look(request: Request) -> JSONResponse:
+        raise unknown
+
+    app = Starlette(routes=[Route("/look", look)], lifespan=bus_lifespan("memory://"))
+    install_error_handlers(app)
+    async with client_of(app) as client:
+        answer = await client.get("/look")
+    assert (answer.status_code, answer.json()) == (
+        404,
+        {"error": type(unknown).__name__, "detail": detail},
+    )
+
+
+async def test_a_wait_for_an_id_that_was_never_sent_is_404_and_one_in_time_is_left_to_the_app() -> None:
+    async def look(request: Request) -> JSONResponse:
+        record = await get_bus(request).wait(request.path_params["id"], timeout=0.01)
+        return JSONResponse(record.result)
+
+    app = Starlette(routes=[*ROUTES, Route("/{id}", look)], lifespan=bus_lifespan("memory://"))
+    install_error_handlers(app)
+    async with client_of(app) as client:
+        assert (await client.get(f"/{UUID(int=7)}")).status_code == 404
+        waits = (await client.post("/charge", json={})).json()["id"]
+        with pytest.raises(TimeoutError):
+            await client.get(f"/{waits}")
 
 
 async def test_an_app_without_the_lifespan_gets_an_error_with_the_cure() -> None:

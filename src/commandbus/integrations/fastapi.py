@@ -24,7 +24,14 @@ except ImportError as missing:
         name=missing.name,
     ) from None
 
-from commandbus.errors import ConfigurationError, QueueFull, StoreUnavailable
+from commandbus.errors import (
+    BatchNotFoundError,
+    CommandNotFoundError,
+    ConfigurationError,
+    ProcessNotFoundError,
+    QueueFull,
+    StoreUnavailable,
+)
 from commandbus.runtimes.asyncio.bus import CommandBus
 from commandbus.runtimes.asyncio.worker import Worker
 from commandbus.worker.handlers import HandlerRegistry
@@ -34,6 +41,12 @@ logger = logging.getLogger("commandbus.integrations")
 Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any] | None]]
 
 STATE = "commandbus"
+
+_UNKNOWN: dict[type[Exception], str] = {
+    CommandNotFoundError: "There is no such command.",
+    BatchNotFoundError: "There is no such batch.",
+    ProcessNotFoundError: "There is no such process.",
+}
 
 
 def bus_lifespan(
@@ -99,9 +112,12 @@ def get_bus(connection: HTTPConnection) -> CommandBus:
 
 def install_error_handlers(app: Starlette) -> None:
     """Answer what the bus refuses for now: QueueFull and RateLimited as 429 with Retry-After, and
-    StoreUnavailable as 503. What else it raises is left to the app."""
+    StoreUnavailable as 503; and an unknown command, batch or process as 404. Other errors are left to
+    the app, TimeoutError included: libraries of the app raise it, too."""
     app.add_exception_handler(QueueFull, _full)
     app.add_exception_handler(StoreUnavailable, _unavailable)
+    for kind in _UNKNOWN:
+        app.add_exception_handler(kind, _unknown)
 
 
 def _full(request: Request, error: Exception) -> JSONResponse:
@@ -115,3 +131,8 @@ def _unavailable(request: Request, error: Exception) -> JSONResponse:
     logger.error("the store is unavailable: %s", error)
     detail = "The store cannot be reached; try again."
     return JSONResponse({"error": type(error).__name__, "detail": detail}, 503)
+
+
+def _unknown(request: Request, error: Exception) -> JSONResponse:
+    # The advice in the error's own text is for the programmer, not for the client.
+    return JSONResponse({"error": type(error).__name__, "detail": _UNKNOWN[type(error)]}, 404)

@@ -121,6 +121,26 @@ class TestOutcomes:
         before = "before {'fails': True}"
         assert called == [before, "retry no", before, "failure no", "after FAILURE"]
 
+    def test_a_base_class_may_come_from_the_app(self, app: Celery) -> None:
+        called = []
+
+        class Audited(app.Task):  # type: ignore[name-defined,misc]
+            def on_success(self, retval: Any, task_id: Any, args: Any, kwargs: Any) -> None:
+                called.append(retval)
+
+        @app.task(base=Audited)
+        def charge() -> str:
+            return "paid"
+
+        @app.task(base=app.Task)
+        def refund() -> str:
+            return "paid back"
+
+        sent = [charge.delay(), refund.delay()]
+        run(app)
+        assert [one.get(timeout=0) for one in sent] == ["paid", "paid back"]
+        assert called == ["paid"]
+
     def test_nothing_follows_a_task_that_is_ignored(self, app: Celery) -> None:
         ran = []
 

@@ -63,6 +63,7 @@ class Celery:
         self._lock = threading.RLock()
         self.on_after_configure = self.on_after_finalize = _Receivers(self)
         self.control = _Control(self)
+        self.Task = Task
         if "backend" in settings:
             settings["result_backend"] = settings.pop("backend")
         self.conf.update({"broker_url": broker, "include": tuple(include)}, **settings)

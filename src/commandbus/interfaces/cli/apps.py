@@ -83,16 +83,18 @@ def _registries(module: ModuleType) -> list[str]:
 
 def _only_registry(module: ModuleType) -> HandlerRegistry:
     names = _registries(module)
-    different = {id(getattr(module, name)) for name in names}
+    different = list({id(getattr(module, name)): name for name in names}.values())
     if "registry" in names or len(different) == 1:
         return getattr(module, "registry" if "registry" in names else names[0])  # type: ignore[no-any-return]
     if not names:
         raise _error(
             f"{module.__name__!r} holds no HandlerRegistry; name it as {module.__name__}:attribute."
         )
+    listed = ", ".join(different)
     raise _error(
-        f"{module.__name__!r} holds several registries ({', '.join(names)}); name one, as in "
-        f"{module.__name__}:{names[0]}."
+        f"{module.__name__!r} holds several registries ({listed}); name one, as in "
+        f"{module.__name__}:{different[0]}, or serve all of them: write "
+        f"`registry = HandlerRegistry.union([{listed}])` in that module."
     )
 
 
