@@ -8,9 +8,13 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from commandbus import CommandBus
+from commandbus import CommandBus, SendRequest
 from commandbus.engines.postgres import wire
 from commandbus.engines.postgres.statements import queries
+from commandbus.errors import SchemaOutdated
+from commandbus.operations.sending import encode_request
+from commandbus.store.op import Op, Statement
+from commandbus.store.records import Capacity
 from commandbus.store.waiting import finish
 from commandbus.sync import SyncCommandBus
 from tests.postgres.database import postgres_configuration
@@ -64,6 +68,33 @@ def test_a_statement_whose_plan_is_stale_is_prepared_again(bus: SyncCommandBus) 
             connection.execute(definition)
             bus.send("orders", "ship")
     assert bus.stats("orders").ready == 3
+
+
+def test_what_was_prepared_outlives_the_rollback_of_a_transaction(bus: SyncCommandBus) -> None:
+    def in_a_transaction(error: Exception | None = None) -> Op[None]:
+        yield Statement("select pg_advisory_xact_lock(1)")
+        new = encode_request(bus.scope, SendRequest("orders", "ship"))
+        yield from bus.scope.insert([new], Capacity(None))
+        if error is not None:
+            raise error
+
+    session = bus.engine.reserved_session
+    session.run(in_a_transaction())
+    with pytest.raises(LookupError):
+        session.run(in_a_transaction(LookupError()))
+    session.run(in_a_transaction())
+    assert bus.stats("orders").ready == 2
+
+
+def test_a_statement_that_was_refused_is_not_taken_for_a_prepared_one(bus: SyncCommandBus) -> None:
+    with psycopg.connect(bus.url, autocommit=True) as connection:
+        connection.execute("alter function commandbus.add_plain rename to hidden")
+        with pytest.raises(SchemaOutdated):
+            bus.send("orders", "ship")
+        assert prepared(bus) == []
+        connection.execute("alter function commandbus.hidden rename to add_plain")
+    bus.send("orders", "ship")
+    assert bus.stats("orders").ready == 1
 
 
 def test_statements_longer_than_a_socket_takes_arrive_whole() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Generator
 from typing import TypeVar
 
 from commandbus.engines.postgres.failures import Conflict
-from commandbus.engines.postgres.statements import Autocommit, Boundary, Undo
+from commandbus.engines.postgres.statements import Autocommit, Boundary, Ending, Undo
 from commandbus.store.op import (
     AFTER_COMMIT,
     Log,
@@ -29,7 +29,9 @@ T = TypeVar("T")
 
 BEGIN = Statement("begin isolation level read committed")
 COMMIT = Statement("commit")
-ROLLBACK = Statement("rollback")
+ROLLBACK = Ending("rollback")
+"""Without a cursor: after a rollback through one, the driver removes all that was prepared on the
+connection, what it did not prepare itself included."""
 
 Steps = Generator[Statement, Rows, T]
 
