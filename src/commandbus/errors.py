@@ -19,6 +19,10 @@ class ConfigurationError(CommandBusError, ValueError):
     """A setting, URL or registration is wrong. Raised at construction or at open, never later."""
 
 
+class RoleMayNotError(ConfigurationError):
+    """The role of the database login has no right to do this; nothing was changed."""
+
+
 class LifespanError(CommandBusError):
     """A lifespan of a worker raised an exception, at its start or at its stop."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +26,7 @@ from commandbus.errors import ConfigurationError
 from commandbus.operations.declaring import DeclareReport
 from commandbus.processes import Process, step
 from commandbus.records import AuditEvent
+from commandbus.services.declarer import AGAIN, REFUSED_AGAIN, Declarer
 from commandbus.sync import (
     SyncCommandBus,
     SyncProcessManager,
@@ -225,6 +227,65 @@ def test_operator_actions_are_for_admins_and_declarations_for_workers(as_role: d
         assert admin.cancel(sent) == "CANCELED"
         admin.delete_schedule("hourly")
         admin.clear_limit("declared", command_type="ship")
+
+
+def test_a_declared_limit_that_a_worker_may_not_set_holds_nothing_else_back(
+    as_role: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = HandlerRegistry(DOMAIN)
+
+    @registry.schedule(name="limited-often", every=1)
+    @registry.command(concurrency=2, rate="90/m")
+    def ship() -> None: ...
+
+    @registry.schedule(name="limited-hourly", every=3600)
+    @registry.command(concurrency=3)
+    def pack() -> None: ...
+
+    caplog.set_level("WARNING", "commandbus")
+    with SyncCommandBus(as_role["admin"]) as admin, SyncCommandBus(as_role["worker"]) as bus:
+        worker = SyncWorker(bus, DOMAIN, registry)
+        thread = threading.Thread(target=worker.run, daemon=True)
+        thread.start()
+        try:
+            eventually(lambda: admin.get_schedule("limited-hourly"), 20)
+            eventually(lambda: len(admin.query_commands(domain=DOMAIN, status="COMPLETED")) >= 3, 20)
+        finally:
+            worker.stop(5)
+            thread.join(30)
+        assert list(admin.list_limits(DOMAIN)) == []
+        ship_refused, pack_refused = caplog.messages
+        for name, line in (("ship", ship_refused), ("pack", pack_refused)):
+            assert line.startswith(f"limit/{DOMAIN}/t:{name} is declared and not in force: ")
+            assert "(permission denied for table limit_rule)" in line
+            assert "with a login of the role admin, by bus.declare(registry)" in line
+        command = ship_refused.split("`")[-2]
+        assert command.startswith(
+            f"commandbus limit set {DOMAIN} --type ship --concurrency 2 --rate 1.5"
+        )
+        admin.delete_schedule("limited-often")
+        admin.delete_schedule("limited-hourly")
+
+
+def test_a_refused_declaration_is_tried_again_and_reported_once(
+    as_role: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = HandlerRegistry("again")
+    registry.register("again", "ship", lambda command, context: None, concurrency=2)
+    declarer = Declarer(registry)
+    with SyncCommandBus(as_role["admin"]) as admin, SyncCommandBus(as_role["worker"]) as worker:
+
+        def declare(bus: SyncCommandBus) -> float:
+            while (seconds := bus.engine.reserved_session.run(declarer.work(bus.scope))) == 0:
+                declarer.confirm()
+            declarer.confirm()
+            return seconds
+
+        assert [declare(worker), declare(worker)] == [REFUSED_AGAIN] * 2
+        assert len(caplog.messages) == 1
+        assert declare(admin) == AGAIN
+        assert [one.concurrency for one in admin.list_limits("again")] == [2]
+        admin.clear_limit("again", command_type="ship")
 
 
 class Late(Process[dict[str, Any]]):

@@ -9,7 +9,7 @@ still declare it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -56,26 +56,38 @@ def declare(
     which is an operator action with a `reason`. What was declared before for a type that has a
     handler here, and is not any more, is reported as gone."""
     because = as_reason(reason)
-    wanted: dict[str, Schedule | Limit] = {}
-    for schedule in registry.schedules.values():
-        # As it is read back: its data may be any object that JSON can be made of.
-        wanted[f"schedule/{schedule.name}"] = msgspec.json.decode(
-            msgspec.json.encode(schedule), type=Schedule
-        )
-    for limit in registry.limits:
-        wanted[f"limit/{limit.domain}/{limit.gate}"] = limit
     report: dict[str, list[str]] = {name: [] for name in DeclareReport.__struct_fields__}
-    for key, declared in wanted.items():
-        fate = yield from _declare(scope, key, declared, overwrite, because)
+    for key, declared in declarations(registry).items():
+        fate = yield from declare_one(scope, key, declared, overwrite, because)
         if fate is not None:
             report[fate].append(key)
-    report["gone"] = yield from _gone(scope, wanted, set(registry.registered_handlers()))
+    report["gone"] = yield from find_gone(scope, registry)
     return DeclareReport(**{name: tuple(keys) for name, keys in report.items()})
 
 
-def _declare(
-    scope: Scope, key: str, declared: Schedule | Limit, overwrite: bool, reason: str | None
+def declarations(registry: Declared) -> dict[str, Schedule | Limit]:
+    """What a registry declares, by the names that reports have for it."""
+    found: dict[str, Schedule | Limit] = {}
+    for schedule in registry.schedules.values():
+        # As it is read back: its data may be any object that JSON can be made of.
+        found[f"schedule/{schedule.name}"] = msgspec.json.decode(
+            msgspec.json.encode(schedule), type=Schedule
+        )
+    for limit in registry.limits:
+        found[f"limit/{limit.domain}/{limit.gate}"] = limit
+    return found
+
+
+def declare_one(
+    scope: Scope,
+    key: str,
+    declared: Schedule | Limit,
+    overwrite: bool = False,
+    reason: str | None = None,
 ) -> Op[str | None]:
+    """Bring one declaration into the store; returns the field of DeclareReport that it belongs to, None
+    if nothing had to change. It may end after any of its commits: what was put and is not remembered
+    as declared is found to be as declared the next time."""
     document = yield from scope.store.get_document(KIND, key)
     remembered = readable([document] if document else [], _read)
     before = remembered[0] if remembered else None
@@ -123,7 +135,9 @@ def _put(scope: Scope, declared: Schedule | Limit, present: Schedule | Limit | N
         yield from scope.store.put_limit(declared)
 
 
-def _gone(scope: Scope, wanted: Collection[str], handled: set[tuple[str, str]]) -> Op[list[str]]:
+def find_gone(scope: Scope, registry: Declared) -> Op[list[str]]:
+    """What was declared once for a type with a handler here, is not any more, and is still there."""
+    wanted, handled = declarations(registry), set(registry.registered_handlers())
     found: list[str] = []
     after: str | None = None
     while True:

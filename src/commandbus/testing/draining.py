@@ -106,7 +106,9 @@ def _round(bus: AnyBus, worker: Any, limit: int) -> Round:
     request = ClaimRequest(worker.domains, 1, worker.name, worker.settings.visibility_timeout)
     seen: dict[UUID, str] = {}
     runs = 0
-    yield Declarer(worker.registry).work(scope)
+    declarer = Declarer(worker.registry)
+    while (yield declarer.work(scope)) == 0:
+        declarer.confirm()
     while True:
         claimed = (yield store.claim(request)).claimed
         if not claimed:

@@ -12,6 +12,7 @@ from commandbus.errors import (
     ConfigurationError,
     InvalidArgumentError,
     InvalidOperationError,
+    RoleMayNotError,
     SchemaOutdated,
     StatementTimeout,
     StoreUnavailable,
@@ -94,7 +95,7 @@ def translate(error: Exception) -> CommandBusError:
     if state.startswith("28") or state == "3D000":
         return ConfigurationError(f"PostgreSQL refuses the connection: {text}. Check the URL.")
     if state == "42501":
-        return ConfigurationError(
+        return RoleMayNotError(
             f"The database role may not do this ({text}). Use a login with a role that may, and run "
             "the statements of `commandbus db roles` again if the schema was upgraded."
         )
