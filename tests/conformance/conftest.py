@@ -25,23 +25,26 @@ ENGINES = [
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A store on a server decides where commands wait, not how a runtime waits for them: each behaviour
-    is tried in one of the runtimes on PostgreSQL, and in the other one over PGMQ. A child process knows
-    no store, and takes long to start: each of its behaviours is tried in memory in both runtimes, and
-    on one durable store in one of them. With COMMANDBUS_TEST=everything all is tried on all."""
+    """A store decides where commands wait, not how a runtime waits for them: each behaviour is tried on
+    SQLite in both runtimes, in one of them on PostgreSQL, and in the other one over PGMQ and in memory.
+    A child process knows no store, and takes long to start: each of its behaviours is tried in memory in
+    both runtimes, and on one durable store in one of them. With COMMANDBUS_TEST=everything all is tried
+    on all."""
     if os.environ.get("COMMANDBUS_TEST") == "everything":
         return
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     for item in items:
-        (left_out if _on_server_again(item) or _in_children_again(item) else kept).append(item)
+        in_children = "/test_isolation.py" in item.nodeid
+        again = _in_children_again(item) if in_children else _in_both_runtimes(item)
+        (left_out if again else kept).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
 
 
 def _in_children_again(item: pytest.Item) -> bool:
     case = getattr(item, "callspec", None)
-    if case is None or "/test_isolation.py" not in item.nodeid:
+    if case is None:
         return False
     engine = case.params.get("configuration")
     if engine == "memory" or "runtime" not in case.params:
@@ -51,12 +54,12 @@ def _in_children_again(item: pytest.Item) -> bool:
     return (engine, case.params["runtime"]) != (durable, runtime)
 
 
-def _on_server_again(item: pytest.Item) -> bool:
+def _in_both_runtimes(item: pytest.Item) -> bool:
     case = getattr(item, "callspec", None)
     engine = case.params.get("configuration") if case is not None else None
-    if case is None or engine not in ("postgres", "pgmq") or "runtime" not in case.params:
+    if case is None or engine in (None, "sqlite") or "runtime" not in case.params:
         return False
-    chosen = zlib.crc32(item.nodeid.split("[")[0].encode()) + (engine == "pgmq")
+    chosen = zlib.crc32(item.nodeid.split("[")[0].encode()) + (engine != "postgres")
     return bool(case.params["runtime"] != ("asyncio", "threads")[chosen % 2])
 
 

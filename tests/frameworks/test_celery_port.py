@@ -84,7 +84,9 @@ def write_shop(folder: Path, *, ported: bool) -> dict[str, str]:
     (folder / "shop.py").write_text(text)
     (folder / "shop_settings.py").write_text(AFTER_SETTINGS if ported else BEFORE_SETTINGS)
     (folder / "notes.txt").touch()
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("COMMANDBUS_")}
+    # Celery loads the settings of Django where it finds them named.
+    others = ("COMMANDBUS_", "DJANGO_")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     return {**clean, "SHOP_FOLDER": str(folder), "PYTHONPATH": str(folder), "PYTHONWARNINGS": "ignore"}
 
 

@@ -225,7 +225,7 @@ def test_a_listener_that_is_back_makes_its_workers_look_once(url: str) -> None:
         assert eventually(lambda: listeners(url) == 1)
         proxy.refusing = True
         assert end_backends(url, "commandbus listen") == 1
-        eventually(lambda: deaf.metrics.wakeups["lost"] == 1 and deaf._core.idle)
+        eventually(lambda: deaf.metrics.wakeups.get("lost") == 1 and deaf._core.idle)
         with SyncCommandBus(url + "&notify=off") as silent:
             silent.send("orders", "ship")
         time.sleep(0.3)

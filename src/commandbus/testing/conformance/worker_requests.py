@@ -75,6 +75,7 @@ class WorkerRequestsSuite:
             wait_until_listed(bus)
             (name,) = ask(bus, "quiet_workers", [running.worker.name], reason="a look at its memory")
             info = seen(bus, "QUIET")
+            eventually(lambda: not running.worker._core._claiming)  # a claim may be on its way still
             asked = info.requested.quiet
             assert asked is not None
             assert (asked.actor, asked.reason, name) == ("ada", "a look at its memory", info.name)
