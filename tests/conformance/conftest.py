@@ -27,9 +27,9 @@ ENGINES = [
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A store decides where commands wait, not how a runtime waits for them: each behaviour is tried on
     SQLite in both runtimes, in one of them on PostgreSQL, and in the other one over PGMQ and in memory.
-    A child process knows no store, and takes long to start: each of its behaviours is tried in memory in
-    both runtimes, and on one durable store in one of them. With COMMANDBUS_TEST=everything all is tried
-    on all."""
+    A child process knows no store, and takes long to start: its behaviours are tried in memory in both
+    runtimes, and on one durable store in one of them. With COMMANDBUS_TEST=everything all is tried on
+    all."""
     if os.environ.get("COMMANDBUS_TEST") == "everything":
         return
     kept: list[pytest.Item] = []

@@ -68,7 +68,12 @@ def bus(request: pytest.FixtureRequest) -> Iterator[Harness]:
 def registry(request: pytest.FixtureRequest) -> HandlerRegistry:
     """Handlers that cancel their own task in different ways, and harmless ones."""
     registry = HandlerRegistry()
+    for function in (*plain_handlers(), *library_handlers()):
+        registry.register("orders", function.__name__, function, timeout=request.param)
+    return registry
 
+
+def plain_handlers() -> tuple[Any, ...]:
     async def give_up(command: Any, context: Any) -> None:
         task().cancel()
         await asyncio.sleep(60)
@@ -111,6 +116,12 @@ def registry(request: pytest.FixtureRequest) -> HandlerRegistry:
         await asyncio.sleep(0)
         return f"group, canceling {task().cancelling()}"
 
+    return give_up, raise_it, swallow, leave_pending, await_canceled_child, group
+
+
+def library_handlers() -> tuple[Any, ...]:
+    """With timers, as time limits of libraries have them."""
+
     async def give_up_later(command: Any, context: Any) -> None:
         """The cancellation arrives at a later await, from a callback of the loop."""
         asyncio.get_running_loop().call_later(0.02, task().cancel)
@@ -144,12 +155,7 @@ def registry(request: pytest.FixtureRequest) -> HandlerRegistry:
         with anyio.fail_after(0.01):
             await asyncio.sleep(60)
 
-    for function in (
-        give_up, give_up_later, raise_it, swallow, leave_pending, await_canceled_child, group,
-        old_timeout, old_timeout_caught, cancel_scope, cancel_scope_fails,
-    ):  # fmt: skip
-        registry.register("orders", function.__name__, function, timeout=request.param)
-    return registry
+    return give_up_later, old_timeout, old_timeout_caught, cancel_scope, cancel_scope_fails
 
 
 @pytest.mark.parametrize("kind", ["give_up", "give_up_later", "raise_it"])

@@ -111,8 +111,7 @@ def bulk(
     InvalidArgumentError when neither ids, nor any condition, nor `everything` is given, or a cancel has
     no reason.
     """
-    if limit is not None:
-        as_count(limit, "limit", highest=BULK_MAX)
+    limit = None if limit is None else as_count(limit, "limit", highest=BULK_MAX)
     build = _builder(action, reason, result)
     looks = _looks(action, canary)
     seconds = as_seconds(patience, "patience")
@@ -132,9 +131,7 @@ def bulk(
         and (error_code is None or record.error_code == error_code)
         and group in (None, fingerprint(record.domain, record.command_type, record.error))
     ]
-    if looks:  # so that what failed in one canary is not in the next
-        chosen.sort(key=lambda record: (record.finished_at or record.created_at, record.sequence))
-    del chosen[limit if limit is not None else len(chosen) :]
+    chosen = (sorted(chosen, key=_parked_since) if looks else chosen)[:limit]
     if preview:
         return BulkReport(len(chosen), 0, 0, stopped=False)
     done = refused = 0
@@ -152,8 +149,7 @@ def bulk(
             tell = None if progress is None else partial(progress, done + refused, len(chosen))
             failed = yield from _failed(scope, tried, seconds, tell)
             if failed is None or failed:
-                ids = tuple(failed or ())
-                return BulkReport(len(chosen), done, refused, True, failed=len(ids), failed_ids=ids)
+                return BulkReport(len(chosen), done, refused, True, len(failed or ()), failed or ())
             tried = []
     return BulkReport(len(chosen), done, refused, stopped=False)
 
@@ -194,12 +190,17 @@ def _looks(action: str, canary: int | Sequence[int]) -> set[int]:
     return set(accumulate(stages))
 
 
+def _parked_since(record: CommandRecord) -> tuple[datetime, int]:
+    """The order of a canary: what failed in the last one is not in the next."""
+    return record.finished_at or record.created_at, record.sequence
+
+
 def _failed(
     scope: Scope,
     tried: list[CommandRecord],
     seconds: float,
     tell: Callable[[], bool | None] | None,
-) -> Flow[list[UUID] | None]:
+) -> Flow[tuple[UUID, ...] | None]:
     """Those that did not complete within so many seconds. None when the caller stopped it."""
     now = yield Await(0)
     deadline = now + seconds
@@ -213,13 +214,13 @@ def _failed(
             elif found.status is not CommandStatus.COMPLETED:
                 failed.append(record.command_id)
         if now >= deadline:
-            return failed + [record.command_id for record in waiting]
+            return (*failed, *(record.command_id for record in waiting))
         if tell is not None and tell() is False:
             return None
         tried = waiting
         if tried:
             now = yield Await(min(1.0, deadline - now))
-    return failed
+    return tuple(failed)
 
 
 def _builder(
