@@ -89,7 +89,8 @@ def environment(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Envir
     for wheel in (built.wheel, built.lab):
         (house / wheel.name).write_bytes(wheel.read_bytes())
     made = Environment(folder, house)
-    (told,) = set(re.findall(r'pip install "(durable-commandbus\[[^"]*\])"', README))
+    told_as = r'pip install (?:--find-links dist )?"(durable-commandbus\[[^"]*\])"'
+    (told,) = set(re.findall(told_as, README))
     made.pip_install(told)
     return made
 
