@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out: list[pytest.Item] = []
     for item in items:
         in_children = "/test_isolation.py" in item.nodeid
-        again = _in_children_again(item) if in_children else _in_both_runtimes(item)
+        again = _in_children_again(item) if in_children else _in_the_other_runtime(item)
         (left_out if again else kept).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
@@ -54,7 +54,7 @@ def _in_children_again(item: pytest.Item) -> bool:
     return (engine, case.params["runtime"]) != (durable, runtime)
 
 
-def _in_both_runtimes(item: pytest.Item) -> bool:
+def _in_the_other_runtime(item: pytest.Item) -> bool:
     case = getattr(item, "callspec", None)
     engine = case.params.get("configuration") if case is not None else None
     if case is None or engine in (None, "sqlite") or "runtime" not in case.params:

@@ -308,7 +308,7 @@ class TestOneRowForAProcess:
             first = until(url)
             eventually(lambda: until(url) != first)
             bus.engine.hub.disarm(waiter)
-            eventually(lambda: sleepers(url) == 0)
+            assert eventually(lambda: sleepers(url) == 0)
 
 
 def until(url: str) -> int:

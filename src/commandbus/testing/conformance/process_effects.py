@@ -37,14 +37,20 @@ def called_off(bus: Harness, sagas: Sagas, process_id: UUID) -> list[str]:
     return sagas.waiting()
 
 
+def lost(bus: Harness, sagas: Sagas) -> UUID:
+    """The command of the present step waits again, after it was lost with its worker."""
+    bus.take(sagas.worker, visibility_timeout=5)
+    bus.advance(6)
+    again = bus.take(sagas.worker)
+    bus.call(sagas.worker.release, again)
+    return again.command.command_id
+
+
 class ProcessEffectSuite:
     def test_a_step_whose_worker_was_lost_is_undone_with_its_process(self, bus: Harness) -> None:
         sagas = Sagas(bus, BookTrip)
         process_id = sagas.start()
-        bus.take(sagas.worker, visibility_timeout=5)
-        bus.advance(6)
-        again = bus.take(sagas.worker)
-        bus.call(sagas.worker.release, again)
+        lost(bus, sagas)
         assert called_off(bus, sagas, process_id) == ["cancel_hotel"]
         (canceled,) = [e for e in sagas.audit(process_id) if e.event_type == "STEP_CANCELED"]
         assert canceled.details["may_have_taken_effect"] is True
@@ -54,11 +60,7 @@ class ProcessEffectSuite:
     def test_a_step_that_is_canceled_after_its_worker_was_lost_is_undone(self, bus: Harness) -> None:
         sagas = Sagas(bus, BookTrip)
         process_id = sagas.start()
-        bus.take(sagas.worker, visibility_timeout=5)
-        bus.advance(6)
-        again = bus.take(sagas.worker)
-        bus.call(sagas.worker.release, again)
-        bus.call(bus.bus.cancel, again.command.command_id)
+        bus.call(bus.bus.cancel, lost(bus, sagas))
         sagas.route()
         assert sagas.waiting() == ["cancel_hotel"]
         sagas.done("cancel_hotel")
