@@ -48,6 +48,19 @@ damages = st.one_of(
 )
 
 
+def damage(file: Path, command_id: UUID, column: str, value: Any) -> bool:
+    """Whether the file takes it: some damage is refused by its rules."""
+    with closing(sqlite3.connect(file, timeout=10)) as connection, connection:
+        try:
+            connection.execute(
+                f"update commandbus_command set {column} = ? where command_id = ?",
+                (value, command_id.bytes),
+            )
+        except sqlite3.IntegrityError:
+            return False
+    return True
+
+
 class Floor:
     """A worker on a file whose rows are damaged under its hands."""
 
@@ -61,16 +74,7 @@ class Floor:
         self.running.start()
 
     def damage(self, command_id: UUID, column: str, value: Any) -> bool:
-        """Whether the file takes it: some damage is refused by its rules."""
-        with closing(sqlite3.connect(self.file, timeout=10)) as connection, connection:
-            try:
-                connection.execute(
-                    f"update commandbus_command set {column} = ? where command_id = ?",
-                    (value, command_id.bytes),
-                )
-            except sqlite3.IntegrityError:
-                return False
-        return True
+        return damage(self.file, command_id, column, value)
 
     def close(self) -> None:
         self.worker.stop(1)
@@ -105,17 +109,41 @@ def test_a_damaged_row_harms_no_other(floor: Floor, column: str, value: Any) -> 
     assert {record.status for record in newest} <= known
 
 
-@pytest.mark.parametrize("column", ["command_id", "correlation_id", "data", "max_attempts"])
+DAMAGED = {
+    "command_id": "{torn",
+    "correlation_id": "{torn",
+    "data": "{torn",
+    "max_attempts": "{torn",
+    "headers": b"{torn",
+    "tags": 7,
+    "reply_to": b"torn",
+}
+
+
+@pytest.mark.parametrize("column", DAMAGED)
 def test_a_damaged_command_is_parked_and_its_domain_goes_on(floor: Floor, column: str) -> None:
     bus = floor.bus
     bus.pause(DOMAIN)
     damaged, healthy = (bus.send(DOMAIN, "note").command_id for _ in range(2))
-    assert floor.damage(damaged, column, "{torn")
+    assert floor.damage(damaged, column, DAMAGED[column])
     bus.resume(DOMAIN)
     assert eventually(lambda: _ended(bus, healthy), 10).status is CommandStatus.COMPLETED
     (parked,) = eventually(lambda: SyncTroubleshootingQueue(bus).list_troubleshooting(), 10)
     assert parked.error is not None
     assert parked.error.code in ("DAMAGED", "UNDECODABLE")
+
+
+@pytest.mark.parametrize("column", ["data", "headers", "tags"])
+def test_a_damaged_command_is_parked_and_others_are_received(tmp_path: Path, column: str) -> None:
+    file = tmp_path / "rows.db"
+    with SyncCommandBus(f"sqlite:///{file}") as bus:
+        first, damaged, last = (bus.send(DOMAIN, "note").command_id for _ in range(3))
+        assert damage(file, damaged, column, "{torn")
+        received = SyncWorker(bus, DOMAIN, HandlerRegistry()).receive(10)
+        assert [one.command.command_id for one in received] == [first, last]
+        (parked,) = SyncTroubleshootingQueue(bus).list_troubleshooting()
+        assert parked.error is not None
+        assert (parked.command_id, parked.error.code) == (damaged, "UNDECODABLE")
 
 
 def _idle(bus: SyncCommandBus) -> bool:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar, Unpack
 
+from commandbus.domain.command import Command
 from commandbus.domain.counts import as_count
 from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.presence import WorkerRestart
@@ -40,7 +41,14 @@ from commandbus.services.standard import standard_services
 from commandbus.services.worker_requests import WorkerRequests
 from commandbus.settings import WorkerOptions, WorkerSettings, defaults_of, settings_of
 from commandbus.store.deaths import Witness, unknown_death
-from commandbus.store.records import CancelRequest, Claimed, ClaimReply, ClaimRequest, SettleReport
+from commandbus.store.records import (
+    CancelRequest,
+    Claimed,
+    ClaimReply,
+    ClaimRequest,
+    Settlement,
+    SettleReport,
+)
 from commandbus.store.sent import SentFigures
 from commandbus.store.sessions import CANCELLATIONS, WORKERS
 from commandbus.store.wakeup import WakeHub
@@ -189,7 +197,12 @@ class RuntimeWorker(AskedWorker, Generic[Bus]):
             reply = yield Send(self._engine.store.claim(request))
         if in_doubt(reply.claimed):
             reply = yield with_requests(self._engine.store, reply)
-        return [self._received(claimed) for claimed in reply.claimed]
+        found = [(claimed, self._execution.received(claimed)) for claimed in reply.claimed]
+        if unreadable := [one for _, one in found if isinstance(one, Settlement)]:
+            yield Send(self._engine.store.settle(unreadable))
+        return [
+            self._received(claimed, one) for claimed, one in found if not isinstance(one, Settlement)
+        ]
 
     def _claim_waiting(self, request: ClaimRequest, patience: float) -> Flow[ClaimReply]:
         """Claim until something is found or patience is over."""
@@ -209,7 +222,7 @@ class RuntimeWorker(AskedWorker, Generic[Bus]):
         finally:
             hub.unregister(waiter)
 
-    def _received(self, claimed: Claimed) -> ReceivedCommand:
+    def _received(self, claimed: Claimed, command: Command[Any]) -> ReceivedCommand:
         if self._execution.recorder is not None:  # it runs as well, and this is its command, too
             self._execution.recorder.began(claimed)
         handler = self.registry.get(claimed.domain, claimed.command_type)
@@ -227,7 +240,6 @@ class RuntimeWorker(AskedWorker, Generic[Bus]):
             outcome_of=self._execution.outcome_of,
         )
         context = self.context_type(claimed, limit, services)
-        command = self._execution.received(claimed)
         return ReceivedCommand(command, claimed.attempt, limit, context, claimed)
 
     def _start_helpers(self) -> None:

@@ -257,20 +257,16 @@ class Execution:
         if traced or self._wraps:
             handler = self._around(handler, traced)
         try:
-            data = handler.decode(claimed.data)
+            command = command_of_claimed(claimed, handler.decode(claimed.data))
         except Exception as error:  # a payload type may raise anything in its validation
-            refused = PermanentCommandError(
-                "UNDECODABLE",
-                f"The payload does not fit {handler.payload_name}: {describe_misfit(error)}",
-            )
-            return self._settlement(claimed, self.judge(claimed, handler, refused))
+            misfit = f"The payload does not fit {handler.payload_name}: {describe_misfit(error)}"
+            return self._undecodable(claimed, handler, misfit)
         # Last, because every call that the breaker allows must report its end.
         if handler.breaker is not None:
             wait = self._breakers.allow(handler.breaker)
             if wait > 0:
                 target = handler.breaker.target
                 return self._settlement(claimed, Released(denial(target), wait, breaker=target))
-        command = command_of_claimed(claimed, data)
         running.set(command)  # in the context of the slot, of which the run gets a copy
         limit = self.limit(claimed, handler)
         context: HandlerContext | SyncHandlerContext
@@ -301,8 +297,9 @@ class Execution:
             self._surrounded[id(handler)] = surrounded
         return surrounded
 
-    def received(self, claimed: Claimed) -> Command[Any]:
-        """The command for manual processing, decoded for its handler if there is one and it can."""
+    def received(self, claimed: Claimed) -> Command[Any] | Settlement:
+        """The command for manual processing, decoded for its handler if there is one and it can. A row
+        that cannot be read at all is parked."""
         handler = self._registry.get(claimed.domain, claimed.command_type)
         if handler is not None:
             try:
@@ -313,7 +310,15 @@ class Execution:
                     claimed.command_id,
                     describe_misfit(error),
                 )
-        return command_of_claimed(claimed, payload.decode(claimed.data))
+        try:
+            return command_of_claimed(claimed, payload.decode(claimed.data))
+        except Exception as error:  # one damaged row keeps no other from being received
+            misfit = f"The command cannot be read: {describe_misfit(error)}"
+            return self._undecodable(claimed, handler, misfit)
+
+    def _undecodable(self, claimed: Claimed, handler: Handler | None, message: str) -> Settlement:
+        refused = PermanentCommandError("UNDECODABLE", message)
+        return self._settlement(claimed, self.judge(claimed, handler, refused))
 
     def succeeded(self, call: Call, result: Any, ran: int) -> Settlement:
         """The handler returned."""

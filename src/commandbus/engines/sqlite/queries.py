@@ -31,13 +31,13 @@ _PARTS = {
             *(
                 f"(c.{column.name} is null or {_sound(column.name, column.kind)})"
                 for column in OPTIONAL
-                if column.name in _NEEDED and column.kind != "text"
+                if column.name in _NEEDED
             ),
         ]
     ),
 }
 """Of the query `head`: the columns of its command, and the condition that these have values of their
-types. Texts are not looked at: a number in place of one harms nothing."""
+types."""
 
 
 def load_queries(file: str) -> SimpleNamespace:

@@ -163,7 +163,7 @@ class ChainsSuite:
         ids = send_group(bus, 3)
         chain = claim(bus, chain=1)
         worker = bus.worker()
-        taken = worker._received(chain[0])
+        taken = worker._received(chain[0], worker._execution.received(chain[0]))
         bus.call(worker.fail, taken, PermanentCommandError("BROKEN", "no"))
         bus.operator_retry(ids[0])
         bus.cancel(ids[0])
