@@ -13,7 +13,7 @@ from psycopg import RawCursor
 from commandbus.engines.postgres import location
 from commandbus.engines.postgres.claim_query import suspect_values
 from commandbus.engines.postgres.pgmq.queues import FATES, MEMBERS, Queue, Texts, templates
-from commandbus.engines.postgres.settle_query import LISTS
+from commandbus.engines.postgres.settle_query import LISTS, REQUEUES
 from commandbus.engines.postgres.templates import Query
 from commandbus.store.suspects import SuspectLimit
 from commandbus.sync import SyncCommandBus
@@ -118,6 +118,45 @@ def test_the_hot_statements_go_by_index(connection: Any, name: str, statistics: 
     walks = re.findall(r"Index (?:Only )?Scan using (q_\w+) on [^\n]*\n(\s+[^\n]*)", plan)
     assert walks
     assert all("Index Cond" in following for _, following in walks), plan
+
+
+def test_giving_many_back_costs_the_same_for_each(connection: Any) -> None:
+    """A worker that is slow or dead gives back hundreds at once, under a short statement timeout."""
+    count, texts = 1_000, Texts("commandbus", last_read_at=True)
+    queue = next(one for one in queues(connection) if one.name == "orders__commands")
+    rows = connection.execute(
+        "insert into pgmq.q_orders__commands (vt, read_ct, message, headers)"
+        f" select now() + interval '1 minute', 1, '{{}}', '{{}}' from generate_series(1, {count})"
+        " returning msg_id"
+    ).fetchall()
+    ids = [msg_id for (msg_id,) in rows]
+    values: dict[str, Any] = {"unproved_domain": "orders", "worker": "w", "origin": "me"}
+    for columns in LISTS:
+        values |= columns.empty
+    same = {"proof": [0] * count, "seq": ids}
+    values |= {"notify": True} | REQUEUES(
+        **same, priority=[5] * count, attempts=[1] * count, crashes=[1] * count, releases=[2] * count,
+        keyed=[False] * count, delay=[0] * count,
+    )  # fmt: skip
+    values |= FATES(
+        **same, queue_id=[queue.queue_id] * count, msg_id=ids, read_ct=[1] * count, fate=[2] * count
+    )
+    query = texts.settle([queue], lock=False)
+    explain = f"explain (analyze, format json) {query.sql}".encode()
+    (([plan],),) = connection.execute(explain, query.params(values)).fetchall()
+    assert max(handled(plan["Plan"])) <= 5 * count, plan
+    back = "from pgmq.q_orders__commands where vt <= now() and read_ct = 1 order by msg_id"
+    assert connection.execute(f"select headers -> 'commandbus' {back}").fetchall() == [
+        ([msg_id, msg_id, 1, 2],) for msg_id in ids
+    ]
+
+
+def handled(node: dict[str, Any]) -> Iterator[float]:
+    """How many rows each node of a plan had in its hands."""
+    parts = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Join Filter")
+    yield sum(node.get(part, 0) for part in parts) * node["Actual Loops"]
+    for below in node.get("Plans", ()):
+        yield from handled(below)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,13 @@ from collections.abc import Collection
 
 import msgspec
 
+from commandbus.errors import StatementTimeout
+
 logger = logging.getLogger("commandbus.store")
 
 DELAY_SECONDS_MAX = 60.0
+PASSING_SECONDS_MAX = 2.0
+"""After a timeout nothing is known to be wrong with a lease."""
 
 
 class StuckLease(msgspec.Struct, frozen=True):
@@ -36,7 +40,8 @@ class StuckLeases:
         known = self._stuck.get(lease_id)
         failures = 1 if known is None else known.failures + 1
         # Once at once: the error may have been about something else.
-        delay = 0.0 if failures == 1 else min(DELAY_SECONDS_MAX, 2.0 ** (failures - 2))
+        longest = PASSING_SECONDS_MAX if isinstance(error, StatementTimeout) else DELAY_SECONDS_MAX
+        delay = 0.0 if failures == 1 else min(longest, 2.0 ** (failures - 2))
         text = f"{type(error).__name__}: {error}"
         self._stuck[lease_id] = StuckLease(failures, now + delay, text)
         logger.error(

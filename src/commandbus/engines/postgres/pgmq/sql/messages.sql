@@ -351,6 +351,11 @@ and commandbus.pgmq_insist((select count(*) from proof) = :leases::bigint
 (select count(*) from deleted_@queue@)
 
 -- name: instead_of_places
+-- What messages that go back get, by sequence: a join of these lists has no index, and no figures for the
+-- planner, so it would compare each with each.
+going_back as materialized (
+    select jsonb_object_agg(seq, jsonb_build_array(now + delay, attempts, crashes, releases)) as by_seq
+    from back),
 @all moved@
 
 -- name: moved
@@ -368,11 +373,16 @@ gone_@queue@ as (
 filed_@queue@ as (
     insert into @archive@ (@columns@, headers) select @columns@, headers from gone_@queue@
     on conflict do nothing),
+seqs_@queue@ as materialized (
+    select jsonb_object_agg(msg_id, seq) as by_msg_id from held_@queue@
+    where fate = 2 and proof in (select lease_id from proof)),
 returned_@queue@ as (
     update @table@ q set (vt, read_ct, headers) = (
-        select 'epoch'::timestamptz + (b.now + b.delay) * '1 microsecond'::interval, b.attempts,
-            commandbus.pgmq_headers(q.headers, b.seq, q.msg_id, b.crashes, b.releases)
-        from held_@queue@ h join back b on b.seq = h.seq where h.msg_id = q.msg_id)
+        select 'epoch'::timestamptz + (b.back ->> 0)::bigint * '1 microsecond'::interval,
+            (b.back ->> 1)::integer, commandbus.pgmq_headers(
+                q.headers, b.seq::bigint, q.msg_id, (b.back ->> 2)::integer, (b.back ->> 3)::integer)
+        from (select h.seq, (select by_seq from going_back) -> h.seq as back from (
+            select (select by_msg_id from seqs_@queue@) ->> q.msg_id::text as seq) h) b)
     where q.msg_id = any (array(
         select h.msg_id from held_@queue@ h
         where h.fate = 2 and h.proof in (select lease_id from proof)))
