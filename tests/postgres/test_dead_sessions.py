@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import psycopg
 import pytest
 
 from commandbus import CommandStatus, HandlerRegistry
+from commandbus.engines.postgres.statements import queries
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.handlers import Gate
 from commandbus.testing.waiting import eventually
@@ -207,3 +209,29 @@ def test_processes_of_an_earlier_server_are_given_a_minute(url: str) -> None:
             assert ended(url, "replaced") == ([("replaced", False)] if is_old else [])
         finally:
             connection.execute("delete from commandbus.session where process in ('replaced', 'closed')")
+
+
+def test_a_process_that_is_back_is_not_taken_for_one_that_ended(url: str) -> None:
+    """All listening connections are lost at once: one process is back, and looks for those that are
+    not, while another falls asleep again."""
+    statements = queries("commandbus")
+    with SyncCommandBus(url, migrate=True):
+        pass
+    connect = partial(psycopg.connect, url, autocommit=True, cursor_factory=psycopg.RawCursor)
+    with connect() as first, connect() as second, connect() as watch:
+        first.execute(statements.hold_session, ["first", 1])
+        first.execute(statements.sleep, ["orders", "first", 10**9])
+        first.execute("select pg_advisory_unlock(1)")  # as when its connection is lost
+        with first.transaction():
+            first.execute(statements.hold_session, ["first", 2])
+            first.execute(statements.sleep, ["orders", "first", 10**9])
+            back = threading.Thread(
+                target=second.execute, args=(statements.hold_session, ["second", 3]), daemon=True
+            )
+            back.start()
+            waiting = "select 1 from pg_stat_activity where pid = $1 and wait_event_type = 'Lock'"
+            eventually(lambda: watch.execute(waiting, [second.info.backend_pid]).fetchone())
+        back.join(10)
+        sessions = watch.execute("select process from commandbus.session order by 1").fetchall()
+        asleep = watch.execute("select process from commandbus.sleeper").fetchall()
+    assert (sessions, asleep) == ([("first",), ("second",)], [("first",)])

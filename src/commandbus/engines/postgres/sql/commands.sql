@@ -235,15 +235,21 @@ returning until
 
 -- name: hold_session
 -- The connection that executes this speaks for its process from now on; no row when it cannot. Processes
--- that ended without a word sleep no more, and are forgotten when no worker is known that was theirs.
-with ended as materialized (
-    select process from commandbus.ended_sessions(
-        array(select s.process from commandbus.session s where s.process <> $1::text)::text)),
+-- that ended without a word sleep no more, and are forgotten when no worker is known that was theirs. One
+-- whose connection is back meanwhile, and that has fallen asleep again, has other rows than those seen here.
+with known as materialized (
+    select s.process, s.key from commandbus.session s where s.process <> $1::text),
+asleep as materialized (select s.domain, s.process, s.until from commandbus.sleeper s),
+ended as materialized (
+    select process from commandbus.ended_sessions(array(select process from known)::text)),
 forgotten as (
-    delete from commandbus.session s using ended e where s.process = e.process and not exists (
+    delete from commandbus.session s using known k join ended e using (process)
+    where s.process = k.process and s.key = k.key and not exists (
         select 1 from commandbus.document d
         where d.kind = 'worker' and commandbus.as_jsonb(d.body) ->> 'session' = s.process)),
-awake as (delete from commandbus.sleeper s using ended e where s.process = e.process)
+awake as (
+    delete from commandbus.sleeper s using asleep a join ended e using (process)
+    where s.domain = a.domain and s.process = a.process and s.until = a.until)
 insert into commandbus.session (process, pid, key, server)
 select $1::text, pg_backend_pid(), $2::bigint, pg_postmaster_start_time()
 where pg_try_advisory_lock($2::bigint)
