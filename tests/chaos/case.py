@@ -12,6 +12,9 @@ Event = dict[str, Any]
 
 FLUSH_SECONDS = 1.0
 """What a server commits asynchronously is on its disk within three times wal_writer_delay."""
+DEATHS = {"kill worker", "killed by a command"}
+DYING_SECONDS = 1.0
+"""A server notices within so many seconds that a client is gone, and undoes its transaction."""
 SERVER_CRASHES = {
     "restart server": 0.5,
     "kill server": 0.5,
@@ -179,6 +182,10 @@ class Case:
         self.runs: Lists[Event] = Lists()
         self.settles: Lists[Member] = Lists()
         self.claim_calls: list[Event] = []
+        self.cut_claims: list[tuple[float, float]] = []
+        """From when to when claims without an answer may have locked commands."""
+        self._claiming: dict[int, float] = {}
+        """Processes that have begun a claim, of which no answer is written down."""
         self.faults: list[Event] = []
         self.leaks: list[Event] = []
         """What a handler found of another one's session."""
@@ -213,6 +220,8 @@ class Case:
             tried.ended, tried.fate, tried.holder = event["at"], kind, event.get("holder")
         elif kind == "fault":
             self.faults.append(event)
+            if event["fault"] in DEATHS and (since := self._claiming.get(event["victim"])):
+                self.cut_claims.append((since, event["at"] + DYING_SECONDS))
         elif kind == "finished":
             self.finished.add(event["id"], event)
         elif kind in ("step", "step_recorded"):
@@ -230,7 +239,13 @@ class Case:
             self.leaks.append(event)
         elif kind == "handled":
             self.runs.add(event["id"], event)
+        elif kind == "claiming":
+            self._claiming[event["pid"]] = event["at"]
+        elif kind == "claim_unknown":
+            self._claiming.pop(event["pid"], None)
+            self.cut_claims.append((event["began"], event["at"] + DYING_SECONDS))
         elif kind == "claimed":
+            self._claiming.pop(event["pid"], None)
             self.claim_calls.append(event)
             for facts in event["members"]:
                 self.claims.add(facts["id"], _member(event, facts))

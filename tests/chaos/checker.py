@@ -370,10 +370,17 @@ def _overtaken(case: Case, domain: str) -> Iterator[Violation]:
             position += 1
         while heap and heap[0][1] <= began:
             heappop(heap)
-        if heap and heap[0][0] < worst and heap[0][1] > ended:
+        if heap and heap[0][0] < worst and heap[0][1] > ended and not _cut(case, began, ended):
             key, until, command_id = heappop(heap)
             what = f"{worst} was claimed from {began:.6f} to {ended:.6f} while {key} waited"
             yield Violation("P10", what, case.story(command_id, "send_", "claimed"))
+
+
+def _cut(case: Case, began: float, ended: float) -> bool:
+    """Whether a worker died meanwhile, or lost its connection, with a claim on its way. The server
+    undoes such a claim when it cannot send the answer; until then its rows are locked, and claims of
+    others pass them over."""
+    return any(since <= ended and until >= began for since, until in case.cut_claims)
 
 
 def _waiting_spans(case: Case, domain: str) -> Iterator[tuple[float, float, tuple[int, int], str]]:

@@ -51,6 +51,8 @@ class Recording:
     def begin(self, op: Any) -> Order | None:
         """What an op is about, if it is one to write down."""
         order = self._orders.pop(id(op), None)
+        if order is not None and order[0] == "claim":
+            self._journal.write("claiming")
         return None if order is None else (order[0], order[1], now())
 
     def ended(self, order: Order | None, result: Any) -> None:

@@ -5,6 +5,7 @@ import pytest
 from tests.chaos.bad_histories import (
     BAD,
     Bad,
+    a_claim_overtakes_what_waits,
     a_redelivery_comes_late_though_others_are_taken,
     change,
     move,
@@ -78,6 +79,19 @@ def test_a_claim_that_a_crashed_server_forgot_makes_no_worker_stale() -> None:
     )
     assert "P6" in before
     assert check(it.case()) == []
+
+
+def test_what_a_dying_worker_was_claiming_does_not_wait() -> None:
+    """The server locks rows for a claim, and undoes it when its client is gone: no journal has it."""
+    it = Good()
+    a_claim_overtakes_what_waits(it)
+    claiming = {"event": "claiming", "at": T + 0.1, "pid": 99}
+    it.events += [claiming, fault("kill worker", T + 0.3, 99)]
+    assert "P10" not in {violation.promise for violation in check(it.case())}
+    it.events.append(claimed(T + 0.2, 99, 901))
+    assert "P10" in {violation.promise for violation in check(it.case())}
+    it.events.append({"event": "claim_unknown", "at": T + 0.3, "began": T + 0.2, "pid": 99})
+    assert "P10" not in {violation.promise for violation in check(it.case())}
 
 
 def test_a_worker_that_slept_through_its_lease_begins_nothing_early() -> None:

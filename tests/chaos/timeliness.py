@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.chaos.case import Case, Event, Final, Member, Terms, Violation
+from tests.chaos.case import DEATHS, Case, Event, Final, Member, Terms, Violation
 
 STOP_SECONDS = 1.0
 """P18: how long after its grace a stopping worker has ended, at the latest."""
@@ -40,7 +40,6 @@ LASTS = {
     "fail over": 5.0, "restart server": 3.0, "kill server": 3.0,
 }  # fmt: skip
 """How long faults of the store last at most, with what follows from them; others a second."""
-DEATHS = {"kill worker", "killed by a command"}
 NOT_BEGUN = "its worker was lost before it began"
 NOT_RECORDED = "its worker was lost before its outcome was recorded"
 NOT_BLAMED = "its worker was lost, and nothing shows that it was the cause"
