@@ -47,7 +47,7 @@ def dead_workers_are_noticed_late() -> None:
     )
 
 
-@bug("P18")
+@bug("P18", plan={"only": {"stop worker": 1.0}}, kinds={"note": 1.0})
 def a_stop_is_put_off() -> None:
     def stop(original: Any, worker: Any, timeout: Any = None) -> Any:
         time.sleep(PUT_OFF_SECONDS)

@@ -9,8 +9,10 @@ import msgspec
 
 from commandbus.domain import payload
 from commandbus.domain.command import Command
+from commandbus.domain.misfit import describe_misfit
 from commandbus.domain.moment import as_datetime
 from commandbus.domain.outcome import Succeeded, as_result
+from commandbus.errors import PermanentCommandError
 from commandbus.store.columns import among
 from commandbus.store.records import CLAIMED, Claimed
 from commandbus.worker.handlers import Handler
@@ -41,6 +43,12 @@ def command_of_claimed(claimed: Claimed, data: Any) -> Command[Any]:
     if plain == _NOTHING:
         return command
     return msgspec.structs.replace(command, **dict(zip(_PLAIN, plain, strict=True)))
+
+
+def undecodable(wanted: str, error: Exception) -> PermanentCommandError:
+    """The failure of a command whose stored form cannot be decoded for its handler."""
+    message = f"The payload does not fit {wanted}: {describe_misfit(error)}"
+    return PermanentCommandError("UNDECODABLE", message)
 
 
 def result_of(handler: Handler | None, result: Any) -> Succeeded:

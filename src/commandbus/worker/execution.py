@@ -46,7 +46,7 @@ from commandbus.errors import (
 from commandbus.store.records import CancelRequest, Claimed, Settlement, SettleReport
 from commandbus.store.session import Demand, Engine, TransactionEnded
 from commandbus.worker.context import HandlerContext, HandlerServices, SyncHandlerContext
-from commandbus.worker.encoding import command_of_claimed, result_of
+from commandbus.worker.encoding import command_of_claimed, result_of, undecodable
 from commandbus.worker.fates import CaughtException, log_fate
 from commandbus.worker.handlers import Handler, HandlerRegistry
 from commandbus.worker.health import HealthStatus
@@ -259,8 +259,8 @@ class Execution:
         try:
             command = command_of_claimed(claimed, handler.decode(claimed.data))
         except Exception as error:  # a payload type may raise anything in its validation
-            misfit = f"The payload does not fit {handler.payload_name}: {describe_misfit(error)}"
-            return self._undecodable(claimed, handler, misfit)
+            refused = undecodable(handler.payload_name, error)
+            return self._settlement(claimed, self.judge(claimed, handler, refused))
         # Last, because every call that the breaker allows must report its end.
         if handler.breaker is not None:
             wait = self._breakers.allow(handler.breaker)
@@ -313,12 +313,8 @@ class Execution:
         try:
             return command_of_claimed(claimed, payload.decode(claimed.data))
         except Exception as error:  # one damaged row keeps no other from being received
-            misfit = f"The command cannot be read: {describe_misfit(error)}"
-            return self._undecodable(claimed, handler, misfit)
-
-    def _undecodable(self, claimed: Claimed, handler: Handler | None, message: str) -> Settlement:
-        refused = PermanentCommandError("UNDECODABLE", message)
-        return self._settlement(claimed, self.judge(claimed, handler, refused))
+            refused = undecodable("any payload", error)
+            return self._settlement(claimed, self.judge(claimed, handler, refused))
 
     def succeeded(self, call: Call, result: Any, ran: int) -> Settlement:
         """The handler returned."""

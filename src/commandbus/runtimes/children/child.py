@@ -29,7 +29,6 @@ import msgspec
 
 from commandbus.domain import payload
 from commandbus.domain.cause import running
-from commandbus.domain.misfit import describe_misfit
 from commandbus.domain.outcome import as_result
 from commandbus.errors import (
     HandlerTimeout,
@@ -41,7 +40,7 @@ from commandbus.errors import (
 from commandbus.runtimes.containment import contained, uncontained
 from commandbus.store.records import CancelRequest
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
-from commandbus.worker.encoding import command_of_claimed
+from commandbus.worker.encoding import command_of_claimed, undecodable
 from commandbus.worker.isolation.crossing import pack, unpack
 from commandbus.worker.isolation.messages import (
     Answer,
@@ -274,13 +273,9 @@ class Child:
         target = self._target(call.module, call.name)
         claimed = call.claimed
         try:
-            data = target.decode(claimed.data)
+            command = command_of_claimed(claimed, target.decode(claimed.data))
         except Exception as error:  # a payload type may raise anything in its validation
-            raise PermanentCommandError(
-                "UNDECODABLE",
-                f"The payload does not fit {target.payload_name}: {describe_misfit(error)}",
-            ) from None
-        command = command_of_claimed(claimed, data)
+            raise undecodable(target.payload_name, error) from None
         services = child_services(
             partial(self._ask, call.number), call.worker, target.is_async, self._requests
         )
