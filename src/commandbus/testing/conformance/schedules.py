@@ -180,8 +180,16 @@ class DaylightSavingSuite:
 
     def test_an_hour_that_does_not_exist_still_has_its_occurrence_once(self) -> None:
         days = occurrences("30 2 * * *", "Europe/Berlin", datetime(2026, 3, 28, 12, tzinfo=UTC), 2)
-        assert days[0].date() == datetime(2026, 3, 29, tzinfo=UTC).date()
-        assert days[1] == datetime(2026, 3, 30, 0, 30, tzinfo=UTC)
+        assert days == [
+            datetime(2026, 3, 29, 1, 0, tzinfo=UTC),
+            datetime(2026, 3, 30, 0, 30, tzinfo=UTC),
+        ]
+
+    def test_an_hourly_occurrence_follows_real_time(self) -> None:
+        forward = occurrences("0 * * * *", "Europe/Berlin", datetime(2026, 3, 29, 0, tzinfo=UTC), 2)
+        back = occurrences("0 * * * *", "Europe/Berlin", datetime(2026, 10, 24, 23, tzinfo=UTC), 3)
+        assert forward == [datetime(2026, 3, 29, hour, tzinfo=UTC) for hour in (1, 2)]
+        assert back == [datetime(2026, 10, 25, hour, tzinfo=UTC) for hour in (0, 1, 2)]
 
     def test_an_hour_that_comes_twice_has_its_occurrence_once(self) -> None:
         days = occurrences("30 2 * * *", "Europe/Berlin", datetime(2026, 10, 24, 12, tzinfo=UTC), 2)
