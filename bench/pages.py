@@ -1,14 +1,20 @@
-"""How long every page and every list of the command line takes with a large store behind it.
+"""How long every page, its JSON twin and every list of the command line take with a large store.
 
     python -m bench.pages                          300,000 commands in an SQLite file
     python -m bench.pages --postgres               1,000,000 in a PostgreSQL of its own
-    python -m bench.pages --commands 100000 --parked-every 7 --only-pages
+    python -m bench.pages --commands 100000 --parked 15000 --live --phone --only-pages
     python -m bench.pages --url postgresql://…/empty --commands 1000000
 
 The store is filled with commands of all states by plain SQL, then each page is asked for several times
-through the app, without a network, and each list is printed by the command line in this process. Prints
-the median and the slowest of each; exit code 1 when a single one is slower than the bound. At the end a
-few are run as programs, the start of the interpreter included.
+through the app, without a network, and each list is printed by the command line in this process. With
+--live, another process sends and works meanwhile. With --phone, Chromium opens each page on a phone of
+390 by 844 pixels, and its length is given in screens. Pages are made from the routes of the dashboard,
+so none is forgotten; filters, second pages and ranges of time come on top.
+
+Prints the first visit of each page, when its template is compiled, and the median and the slowest of
+those after it; exit code 1 when a single one is slower than 300 ms, or a
+page longer than ten screens. At the end a few lists are run as programs, the start of the interpreter
+included.
 """
 
 from __future__ import annotations
@@ -16,176 +22,183 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import pty
-import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import Any
+from urllib.parse import quote
 
 import httpx
+import msgspec
 
+from bench.page_store import (
+    DOMAINS,
+    Filling,
+    command_id,
+    fill_history,
+    fill_postgres,
+    fill_sqlite,
+    process_id,
+)
 from bench.servers import own_postgres
+from bench.traffic import Deliver, registry, traffic
 from commandbus import CommandBus, Schedule, SendRequest
 from commandbus.interfaces.web import create_dashboard
+from commandbus.interfaces.web.bulk import KIND, new_bulk
+from commandbus.store.documents import Document
 
 BOUND_SECONDS, HELP_SECONDS = 0.300, 0.250
-ROUNDS = 5
+ROUNDS, LIST_ROUNDS = 10, 5
+SCREENS_MAX, PHONE_WIDTH, PHONE_HEIGHT = 10, 390, 844
+API = "/api/v1"
+BESIDE = ("/static/{name}", "/stream", "/sign-in", "/{rest:path}", API + "{rest:path}")
+"""Routes that are no pages, or have no end."""
+OTHER_TWINS = {"/": "/overview", "/audit?view=actions": "/actions"}
 
 
-class Mix:
-    """The commands of the store; the options change it."""
+@dataclass
+class Plan:
+    """The addresses of all pages, and of their JSON twins."""
 
-    parked_every = 200
+    pages: list[str]
+    twins: dict[str, str] = field(default_factory=dict)
 
-
-DOMAINS = ("orders", "payments", "mail", "reports")
-COMMAND = (
-    "seq, command_id, domain, command_type, data, correlation_id, priority, created_at, due_at, tags"
-)
-OUTCOME = "seq, status, attempts, crashes, lease_id, worker, started_at, finished_at, error, reason"
-QUEUE = "domain, priority, seq, attempts, crashes, releases, available_at"
-PROCESS = (
-    "process_id, process_type, reply_to, status, version, state, progress, created_at, updated_at,"
-    " finished_at"
-)
-TABLES = {"command": COMMAND, "outcome": OUTCOME, "queue": QUEUE, "process": PROCESS}
-CODES = ("NO_SUCH_CITY", "TIMEOUT", "CARD_DECLINED")
+    @property
+    def alone(self) -> list[str]:
+        """Documents that are not the twin of a page."""
+        twins = set(self.twins.values())
+        return [page for page in self.pages if page.startswith((API, "/metrics")) and page not in twins]
 
 
-def error(seq: int) -> str:
-    """As a handler raises it: the message names its case, so no two are equal."""
-    return json.dumps(
-        {"kind": "PERMANENT", "code": CODES[seq % 3], "message": f"order {seq}: {seq % 999} refused",
-         "exception": "commandbus.errors.PermanentCommandError", "frame": "app.py:12 in ship"}
-    )  # fmt: skip
-
-
-def rows(count: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Half completed, some failed and parked, the rest waiting: a day of work. There is a process for
-    every ten commands, and parked commands belong to one."""
-    now = int(time.time() * 1_000_000)
-    step = 86_400_000_000 // count
-    for seq in range(1, count + 1):
-        created = now - (count - seq) * step
-        domain, kind = DOMAINS[seq % 4], f"type{seq % 23}"
-        one = uuid.UUID(int=(1 << 100) + seq)
-        data = json.dumps({"account": seq % 1_000, "amount": seq, "city": "Oslo"})
-        tags = json.dumps(["vip"]) if seq % 500 == 0 else None
-        process = uuid.UUID(int=(1 << 101) + seq)
-        whole = one if seq % Mix.parked_every else process
-        yield "command", (seq, one, domain, kind, data, whole, 5, created, created, tags)
-        if seq % 10 == 0:
-            status, ended = ("COMPLETED", created) if seq < count * 0.7 else ("RUNNING", None)
-            saga = f"saga{seq % 3}"
-            yield "process", (process, saga, domain, status, 5, "{}", "{}", created, created, ended)
-        if seq % Mix.parked_every == 0:
-            parked = "IN_TROUBLESHOOTING_QUEUE"
-            yield (
-                "outcome",
-                (seq, parked, 3, 0, 1, "w-1", created, created + 9_000, error(seq), "PERMANENT"),
+async def prepare(url: str, filling: Filling) -> dict[str, Any]:
+    """Everything that is not filled by SQL; the values of parameters in routes."""
+    async with CommandBus(url) as bus:
+        await fill_history(bus, filling)
+        sent = [SendRequest("orders", "ship", {"order": n, "city": "Oslo"}) for n in range(1_000)]
+        for week in range(60):
+            await bus.create_batch(sent[:20], name=f"week {week}")
+            name = f"nightly-{week}"
+            await bus.put_schedule(
+                Schedule(name=name, domain="orders", command_type="report", cron="0 3 * * *")
             )
-        elif seq % 97 == 0:
-            yield "outcome", (seq, "FAILED", 1, 0, 1, "w-1", created, created + 9_000, error(seq), None)
-        elif seq < count * 0.7:
-            yield (
-                "outcome",
-                (seq, "COMPLETED", 1, 0, 1, "w-1", created + 500, created + 9_000, None, None),
+        batch = await bus.create_batch(sent, name="large")
+        ana = bus.acting("ana")
+        await ana.open_breaker("bank", 900, reason="maintenance")
+        await ana.set_limit("orders", concurrency=50)
+        await ana.pause("mail", "the mail server moves")
+        bulk = new_bulk("Retry", {"Domain": "orders"}, "", "ana", "mended", filling.parked)
+        body = msgspec.json.encode(bulk).decode()
+        await bus.session.run(
+            bus.scope.store.put_document(Document(KIND, bulk.bulk_id, 0, "running", None, body))
+        )
+        running = await bus.list_processes(process_type=Deliver.process_type, limit=1)
+        parked = filling.newest_parked
+        return {
+            "domain": DOMAINS[parked % 4],
+            "command_id": command_id(parked),
+            "batch_id": batch.batch_id,
+            "bulk_id": bulk.bulk_id,
+            "process_id": running[0].process_id if running else process_id(filling.count // 10 * 10),
+            "name": "nightly-1",
+            "target": "bank",
+        }
+
+
+def filtered(values: dict[str, Any], group: str) -> list[str]:
+    """Pages with conditions, by hand."""
+    now = datetime.now(UTC)
+    two = [(now - timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%MZ") for hours in (9, 3)]
+    moments = f"from={two[0]}&to={two[1]}"
+    found = ["/?span=1h", "/?span=24h", "/?span=7d", f"/?{moments}", f"/domains/orders?{moments}",
+             "/domains/orders?span=7d", "/troubleshooting?domain=orders", "/troubleshooting?page=2",
+             "/troubleshooting?domain=orders&command_type=type7",
+             "/commands/retry?everything=on", f"/commands/retry?group={group}",
+             "/commands/retry?error_code=TIMEOUT", "/commands/retry?error_code=NOTHING",
+             "/batches?domain=orders", "/processes?status=COMPLETED",
+             "/processes?status=WAITING_FOR_TROUBLESHOOTING", "/processes?process_type=saga1",
+             "/schedules?page=2", "/audit?event=OPERATOR_RETRY", "/audit?event=MOVED_TO_TSQ",
+             "/audit?actor=ana", "/audit?domain=mail", "/audit?view=actions",
+             "/send?domain=live&type=ship"]  # fmt: skip
+    searches = ["status:pending", "status:running", "status:completed", "status:failed",
+                "status:parked", "status:canceled", "domain:mail", "type:type7", "type:nothing",
+                "tag:vip", "tag:nothing", f"correlation:{command_id(7)}",
+                "error:NO_SUCH_CITY", "error:NOTHING", "data.account:42", "data.city:Oslo",
+                "data.account:none", "age:>12h", "age:<1h", "age:>3h age:<9h",
+                "status:completed domain:mail type:type3", "status:pending type:nothing",
+                command_id(7).hex[-9:], "internal:yes", f"batch:{values['batch_id']}"]  # fmt: skip
+    return found + [f"/commands?q={quote(search)}" for search in searches]
+
+
+async def plan(app: Any, client: httpx.AsyncClient, values: dict[str, Any]) -> Plan:
+    """Every route that answers GET, with real parameters; then pages with filters, and second pages."""
+    routes = [r.path for r in app.routes if "GET" in r.methods and r.path not in BESIDE]
+    groups = (await client.get(f"{API}/troubleshooting/groups")).json()["groups"]
+    plain = [page for route in routes if _leads_to(app, page := route.format(**values), route)]
+    found = [page for page in plain if not _many(page)]
+    found += [f"{page}?domain=orders" for page in plain if _many(page)]
+    found += filtered(values, groups[0]["fingerprint"])
+    for page in ("/commands", "/troubleshooting", "/batches", "/processes", "/audit", "/actions",
+                 f"/batches/{values['batch_id']}", "/commands?q=status:parked"):  # fmt: skip
+        joint = "&" if "?" in page else "?"
+        cursor = (await client.get(f"{API}{page}{joint}limit=30")).json()["next"]
+        after = f"after={quote(cursor)}" if cursor else ""
+        place = "/audit?view=actions" if page == "/actions" else page
+        found += [f"{place}{'&' if '?' in place else '?'}{after}"] if after else []
+    twins = {page: twin for page in found if (twin := _twin(page, set(plain)))}
+    return Plan(found, twins)
+
+
+def _leads_to(app: Any, page: str, route: str) -> bool:
+    """Whether no earlier route has the address, such as a domain that is called `pause`."""
+    asked = (r for r in app.routes if "GET" in r.methods and r.path_regex.match(page))
+    return bool(next(asked).path == route)
+
+
+def _many(page: str) -> bool:
+    """Whether it is the preview of an action on many commands, which wants to know which."""
+    return page.count("/") == 2 and page.startswith("/commands/")
+
+
+def _twin(page: str, known: set[str]) -> str:
+    base, has_query, query = page.partition("?")
+    for ours, theirs in OTHER_TWINS.items():
+        if page.startswith(ours) and (ours != "/" or base == "/"):
+            return f"{API}{theirs}" + (f"?{query}" if has_query else "")
+    return f"{API}{page}" if f"{API}{base}" in known else ""
+
+
+def screens(url: str, pages: list[str]) -> dict[str, float]:
+    """How long each page is on a phone."""
+    from tests.web.browser import browser
+    from tests.web.server import served
+
+    async def nothing(bus: CommandBus) -> None: ...
+
+    found = dict[str, float]()
+    with served(url, nothing, registry=registry) as place, browser() as opened:
+        phone = opened.new_context(viewport={"width": PHONE_WIDTH, "height": PHONE_HEIGHT})
+        page = phone.new_page()
+        page.goto(place.link)
+        for path in pages:
+            page.goto(place.url + path, wait_until="load")
+            height, width = page.evaluate(
+                "[document.documentElement.scrollHeight, document.documentElement.scrollWidth]"
             )
-        else:
-            yield "queue", (domain, 5, seq, 0, 0, 0, created)
-
-
-def tallies(count: int) -> dict[tuple[str, str], int]:
-    found: dict[tuple[str, str], int] = {}
-    for table, row in rows(count):
-        if table == "outcome":
-            key = (DOMAINS[row[0] % 4], row[1])
-            found[key] = found.get(key, 0) + 1
+            found[path] = inf if width > PHONE_WIDTH else height / PHONE_HEIGHT
     return found
 
 
-def fill_sqlite(path: str, count: int) -> None:
-    connection = sqlite3.connect(path)
-    for table, names in TABLES.items():
-        marks = ", ".join("?" * len(names.split(",")))
-        chosen = (
-            tuple(v.bytes if isinstance(v, uuid.UUID) else v for v in row)
-            for kind, row in rows(count)
-            if kind == table
-        )
-        connection.executemany(f"insert into commandbus_{table} ({names}) values ({marks})", chosen)
-    connection.executemany(
-        "insert into commandbus_audit (seq, kind, at, details) values (?, ?, ?, ?)",
-        ((seq, "MOVED_TO_TSQ", 0, "{}") for seq in range(0, count, Mix.parked_every) if seq),
-    )
-    connection.executemany(
-        "insert into commandbus_tally values (?, ?, ?)", [(*k, n) for k, n in tallies(count).items()]
-    )
-    connection.executemany(
-        "insert or ignore into commandbus_domain (domain) values (?)", [(d,) for d in DOMAINS]
-    )
-    connection.commit()
-    connection.close()
-
-
-def fill_postgres(url: str, count: int) -> None:
-    import psycopg
-
-    with psycopg.connect(url) as connection, connection.cursor() as cursor:
-        for table, names in TABLES.items():
-            with cursor.copy(f"copy commandbus.{table} ({names}) from stdin".encode()) as copy:
-                for kind, row in rows(count):
-                    if kind == table:
-                        copy.write_row(row)
-        cursor.execute(
-            "insert into commandbus.audit (seq, kind, at, details)"
-            " select s, 'MOVED_TO_TSQ', 0, '{}'"
-            " from generate_series(%s::bigint, %s::bigint, %s::bigint) s",
-            (Mix.parked_every, count, Mix.parked_every),
-        )
-        for (domain, status), n in tallies(count).items():
-            cursor.execute("insert into commandbus.tally values (%s, %s, %s)", (domain, status, n))
-        for domain in DOMAINS:
-            cursor.execute("insert into commandbus.domain (domain) values (%s)", (domain,))
-        cursor.execute("select setval('commandbus.command_seq_seq', %s)", (count,))
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("vacuum analyze")
-
-
-def pages(count: int, batch: str) -> list[str]:
-    parked = count // Mix.parked_every * Mix.parked_every
-    process = uuid.UUID(int=(1 << 101) + count // 10 * 10)
-    place = f"/commands/{DOMAINS[parked % 4]}/{uuid.UUID(int=(1 << 100) + parked)}"
-    found = ["/", "/domains", "/domains/orders", "/commands", "/troubleshooting",
-             "/troubleshooting?domain=orders", "/commands/retry?everything=on",
-             "/troubleshooting?page=2",
-             "/commands/retry?group=0", "/commands/retry?error_code=TIMEOUT", "/?span=7d",
-             "/batches", batch, "/processes", "/processes?status=COMPLETED",
-             "/processes?status=WAITING_FOR_TROUBLESHOOTING", "/processes?process_type=saga1",
-             f"/processes/{process}", "/schedules", "/send", "/workers",
-             "/breakers", "/audit", "/audit?event=OPERATOR_RETRY", "/audit?actor=ana",
-             "/audit?view=actions", "/system", "/metrics", place, f"/api/v1{place}"]  # fmt: skip
-    searches = ["status:pending", "status:running", "status:completed", "status:failed",
-                "status:parked", "status:canceled", "domain:mail", "type:type7", "type:nothing",
-                "tag:vip", "tag:nothing", f"correlation:{uuid.UUID(int=(1 << 100) + 7)}",
-                "error:NO_SUCH_CITY", "error:NOTHING", "data.account:42",
-                "data.account:none", "age:>12h", "age:<1h", "status:completed domain:mail type:type3",
-                "status:pending type:nothing"]  # fmt: skip
-    return found + [f"/commands?q={q.replace('>', '%3E').replace('<', '%3C')}" for q in searches]
-
-
-def lists(count: int) -> list[str]:
+def lists(filling: Filling) -> list[str]:
     """Commands of the command line that read."""
-    parked = count // Mix.parked_every * Mix.parked_every
-    one = uuid.UUID(int=(1 << 100) + parked)
+    one = command_id(filling.newest_parked)
     searches = ["", "--status completed", "--status pending", "--status failed", "--domain mail",
                 "--type type7", "--type nothing", "--tag vip", "--tag nothing", "error:NOTHING",
                 "error:NO_SUCH_CITY", "data.account:42", "data.account:none", "age:>12h"]  # fmt: skip
@@ -194,7 +207,7 @@ def lists(count: int) -> list[str]:
         f"show {one}", f"show {one.hex[-9:]}", f"why {one}", f"audit {one}", "audit",
         "audit --event OPERATOR_RETRY", "audit --who ana", "audit --people", "audit --restarts",
         "queue list", "queue stats orders", "tsq list", "tsq list --domain mail", "tsq count",
-        "batch list", "process list", "process list --status waiting", "schedule list",
+        "batch list", "process list", "process list --status troubleshooting", "schedule list",
         "breaker list", "limit list", "workers", "health", "db doctor",
     ]  # fmt: skip
 
@@ -207,15 +220,15 @@ def report(took: list[float], what: str, bound: float = BOUND_SECONDS) -> bool:
     return late
 
 
-def measure_lists(url: str, count: int) -> int:
+def measure_lists(url: str, filling: Filling) -> int:
     from typer.testing import CliRunner
 
     from commandbus.interfaces.cli.app import app
 
     slow = 0
-    for line in lists(count):
+    for line in lists(filling):
         took = []
-        for turn in range(ROUNDS + 1):
+        for turn in range(LIST_ROUNDS + 1):
             began = time.perf_counter()
             done = CliRunner().invoke(app, ["--url", url, *line.split()])
             if turn:  # the first one imports
@@ -246,7 +259,7 @@ def measure_programs(url: str) -> int:
 def _timed(run: Callable[[list[str]], None], program: list[str]) -> list[float]:
     run(program)
     took = []
-    for _ in range(ROUNDS):
+    for _ in range(LIST_ROUNDS):
         began = time.perf_counter()
         run(program)
         took.append(time.perf_counter() - began)
@@ -268,28 +281,61 @@ def _on_terminal(program: list[str]) -> None:
     assert running.returncode == 0, program
 
 
-async def measure(url: str, count: int) -> int:
-    slow = 0
+async def timed(client: httpx.AsyncClient, path: str) -> list[float]:
+    """Seconds of each visit. The first one comes on top: a process compiles each template once."""
+    took = []
+    for _ in range(1 + ROUNDS):
+        began = time.perf_counter()
+        answer = await client.get(path)
+        took.append(time.perf_counter() - began)
+        assert answer.status_code == 200, (path, answer.text[:500])
+    return took
+
+
+def shown(took: list[float]) -> str:
+    if not took:
+        return " " * 28
+    first, *rest = (one * 1e3 for one in took)
+    return f"{first:7.1f} {statistics.median(rest):8.1f} {max(rest):9.1f}  "
+
+
+async def measure_pages(client: httpx.AsyncClient, made: Plan, lengths: dict[str, float]) -> int:
+    """Prints a line for each page; how many were too slow or too long."""
+    print("         page, ms                    JSON, ms            phone")
+    print("  first   median   slowest    first   median   slowest   screens")
+    bad = 0
+    for page in made.pages:
+        if page.startswith(API) and page not in made.alone:
+            continue
+        took = await timed(client, page)
+        twin = await timed(client, made.twins[page]) if page in made.twins else []
+        length = lengths.get(page)
+        faults = ["SLOW"] * (max(took[1:] + twin[1:]) > BOUND_SECONDS)
+        faults += ["LONG"] * (length is not None and length > SCREENS_MAX)
+        bad += bool(faults)
+        size = "     " if length is None else f"{length:5.1f}"
+        print(f"{shown(took)}{shown(twin)}{size}  {page}  {' '.join(faults)}", flush=True)
+    return bad
+
+
+async def with_client(url: str, work: Callable[[Any, httpx.AsyncClient], Any]) -> Any:
     async with CommandBus(url) as bus:
-        batch = await bus.create_batch([SendRequest("orders", "ship")] * 1_000, name="large")
-        await bus.put_schedule(
-            Schedule(name="nightly", domain="orders", command_type="x", cron="0 3 * * *")
-        )
-        transport = httpx.ASGITransport(app=create_dashboard(bus, open_to_this_machine=True))
+        app = create_dashboard(bus, open_to_this_machine=True, registry=registry)
+        transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            await client.get("/")
-            for path in pages(count, f"/batches/{batch.batch_id}"):
-                took = []
-                for _ in range(ROUNDS):
-                    began = time.perf_counter()
-                    answer = await client.get(path)
-                    took.append(time.perf_counter() - began)
-                    assert answer.status_code == 200, (path, answer.text[:500])
-                slow += report(took, path)
-    return slow
+            return await work(app, client)
 
 
-async def prepare(url: str) -> None:
+def measure(url: str, filling: Filling, *, phone: bool) -> int:
+    values = asyncio.run(prepare(url, filling))
+    made: Plan = asyncio.run(with_client(url, lambda app, client: plan(app, client, values)))
+    wide = [page for page in made.pages if not page.startswith((API, "/metrics"))]
+    lengths = screens(url, wide) if phone else {}
+    bad: int = asyncio.run(with_client(url, lambda app, client: measure_pages(client, made, lengths)))
+    return bad
+
+
+async def migrate(url: str) -> None:
     async with CommandBus(url, migrate=True):
         pass
 
@@ -299,29 +345,32 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--url", help="an empty PostgreSQL database; default: an SQLite file")
     parser.add_argument("--postgres", action="store_true", help="a PostgreSQL of its own")
     parser.add_argument("--commands", type=int)
-    parser.add_argument("--parked-every", type=int, default=200, help="one of so many is parked")
+    parser.add_argument("--parked", type=int, help="so many of them are parked; default: one of 200")
+    parser.add_argument("--live", action="store_true", help="with a sender and a worker meanwhile")
+    parser.add_argument("--phone", action="store_true", help="also how long pages are on a phone")
     parser.add_argument("--only-pages", action="store_true", help="not the command line")
     chosen = parser.parse_args(arguments)
-    Mix.parked_every = chosen.parked_every
     server = own_postgres() if chosen.postgres else chosen.url
     count: int = chosen.commands or (1_000_000 if server else 300_000)
-    with tempfile.TemporaryDirectory() as folder:
+    filling = Filling(count, chosen.parked or count // 200)
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
         url = server or f"sqlite:///{folder}/pages.db?synchronous=off"
-        asyncio.run(prepare(url))
+        asyncio.run(migrate(url))
         began = time.perf_counter()
         if server:
-            fill_postgres(server, count)
+            fill_postgres(server, filling)
         else:
-            fill_sqlite(f"{folder}/pages.db", count)
-        print(f"{count:,} commands in {time.perf_counter() - began:.0f} s")
-        print("  median       slowest")
-        slow = asyncio.run(measure(url, count))
+            fill_sqlite(f"{folder}/pages.db", filling)
+        print(f"{count:,} commands, {filling.parked:,} parked, in {time.perf_counter() - began:.0f} s")
+        if chosen.live:
+            running.enter_context(traffic(url))
+        bad = measure(url, filling, phone=chosen.phone)
         if chosen.only_pages:
-            return 1 if slow else 0
-        slow += measure_lists(url, count)
+            return 1 if bad else 0
+        bad += measure_lists(url, filling)
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed program is compiled once
-        slow += measure_programs(url)
-    return 1 if slow else 0
+        bad += measure_programs(url)
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":
