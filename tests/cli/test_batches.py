@@ -55,7 +55,7 @@ def test_show_has_a_bar_on_a_terminal_only(
     batch = create(bus)
     complete(bus, 3)
     out = cli("batch", "show", batch).out
-    assert "import  in progress" in out
+    assert "import  running" in out
     assert "━" in out
     assert " 75%  3/4" in out
     assert "3 completed, 1 to come of 4" in out

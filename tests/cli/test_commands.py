@@ -238,7 +238,7 @@ def test_a_table_shows_whole_values_and_as_many_columns_as_fit(columns: int, sho
     built = output.rich_table([row], COLUMNS, columns)
     assert len(built.columns) == shown
     assert sum(column.width + output.GAP for column in built.columns) - output.GAP <= columns
-    assert built.columns[3].width >= len("in progress")
+    assert built.columns[3].width >= len("running")
 
 
 def test_a_status_has_the_words_of_the_filter(cli: Cli, bus: SyncCommandBus) -> None:

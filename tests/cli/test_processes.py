@@ -36,7 +36,7 @@ def test_list_and_its_filters(cli: Cli, sagas: Sagas) -> None:
     waiting = park(sagas)
     running = str(sagas.start())
     assert [row[0] for row in cli("process", "list").rows] == [running, waiting]
-    rows = cli("process", "list", "--status", "waiting").rows
+    rows = cli("process", "list", "--status", "troubleshooting").rows
     assert [row[:4] for row in rows] == [[waiting, "book_trip", "WAITING_FOR_TROUBLESHOOTING", "hotel"]]
     assert cli("process", "list", "--type", "other").rows == []
     page = cli("process", "list", "-n", "1", "--json").document
@@ -49,7 +49,7 @@ def test_list_and_its_filters(cli: Cli, sagas: Sagas) -> None:
 def test_show_says_what_it_waits_for(cli: Cli, sagas: Sagas) -> None:
     process_id = park(sagas)
     ran = cli("process", "show", process_id)
-    assert "book_trip  waiting for you" in ran.out
+    assert "book_trip  troubleshooting" in ran.out
     assert '"to": "Oslo"' in ran.out or '"to":"Oslo"' in ran.out
     assert "PARKED" in ran.out
     assert "commandbus tsq show" in ran.err

@@ -15,9 +15,11 @@ import msgspec
 import pytest
 
 from commandbus import CommandBus, CommandStatus, HandlerRegistry
+from commandbus.domain.process.values import ProcessStatus
 from commandbus.errors import InvalidArgumentError
+from commandbus.interfaces.cli import completing, output
 from commandbus.interfaces.redaction import MASK, Redaction
-from commandbus.interfaces.search import parse_search
+from commandbus.interfaces.search import STATUSES, parse_search
 from commandbus.interfaces.web import charts, views
 from commandbus.interfaces.web.app import create_dashboard
 from commandbus.interfaces.web.health import attention_of, domain_view
@@ -359,3 +361,13 @@ def test_the_form_asks_for_the_parameters_of_a_typed_command() -> None:
         ("gift", "boolean", False),
     ]
     assert Payloads(None).components() == {}
+
+
+@pytest.mark.parametrize("status", [*CommandStatus, *ProcessStatus])
+def test_a_status_has_one_word_everywhere(status: str) -> None:
+    word = output.status(status).plain
+    assert f">{word.capitalize()}<" in views.status(status)
+    if status in list(CommandStatus):
+        assert STATUSES[word] == status, "the filter understands it"
+    else:
+        assert completing.process_statuses(word) == [word], "completion offers it"

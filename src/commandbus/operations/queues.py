@@ -39,7 +39,7 @@ def pause(scope: Scope, domain: str, reason: str | None = None, *, new: bool = T
         there = f"there are {', '.join(known[:10])}" if known else "there is none yet"
         raise NotFoundError(
             f"Nothing was ever sent to the domain {name!r}; {there}. To pause it before its first "
-            "command, say that it is new."
+            "command, pass new=True, or --new on the command line."
         )
     if (yield from scope.store.set_paused(name, True, checked, scope.by)):
         yield from record_action(scope, "pause", name, checked)

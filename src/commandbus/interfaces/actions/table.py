@@ -389,7 +389,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "reset", BREAKER, "breaker reset", "breakers.reset_breaker",
         "Call a target again, because it is known to answer.", "{target} is called again",
-        when=("OPEN", "HALF_OPEN"), button="Close",
+        when=("OPEN", "HALF_OPEN"),
     ),
     # Batches.
     Action(

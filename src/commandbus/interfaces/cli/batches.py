@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from commandbus.sync import SyncCommandBus
 
 LOOK_SECONDS = 0.25
-STATUS_STYLES = {"COMPLETED_WITH_FAILURES": ("with failures", "red")}
 PARTS = (
     ("completed", "completed", "green"),
     ("failed", "failed", "red"),
@@ -33,10 +32,7 @@ PARTS = (
 
 
 def _status(record: BatchRecord) -> Text:
-    from rich.text import Text
-
-    known = STATUS_STYLES.get(record.status)
-    return Text(*known) if known else output.status(record.status)
+    return output.status(record.status)
 
 
 COLUMNS = (

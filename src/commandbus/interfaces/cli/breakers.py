@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commandbus.interfaces.cli import text
+from commandbus.interfaces.cli import output, text
 from commandbus.interfaces.cli.exits import CliError, Exit
 from commandbus.interfaces.cli.lists import Found, Look, listing
 from commandbus.interfaces.cli.output import Column, field_of
@@ -15,13 +15,9 @@ if TYPE_CHECKING:
     from commandbus.domain.breaker import BreakerSnapshot
     from commandbus.sync import SyncCommandBus
 
-STYLES = {"OPEN": ("open", "red"), "HALF_OPEN": ("half open", "yellow"), "CLOSED": ("closed", "green")}
-
 
 def _state(breaker: BreakerSnapshot) -> Text:
-    from rich.text import Text
-
-    return Text(*STYLES[breaker.state])
+    return output.status(breaker.state)
 
 
 COLUMNS = (

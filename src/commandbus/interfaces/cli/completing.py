@@ -86,7 +86,7 @@ def choice(*known: str) -> Callable[[str], list[str]]:
 statuses = choice("pending", "running", "completed", "failed", "canceled", "parked")
 batch_statuses = choice("pending", "in_progress", "completed", "completed_with_failures")
 process_statuses = choice(
-    "running", "compensating", "waiting", "completed", "compensated", "failed", "canceled"
+    "running", "compensating", "troubleshooting", "completed", "compensated", "failed", "canceled"
 )
 domains = _names(lambda bus, ctx: bus.list_domains())
 types = _names(_types)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -27,17 +28,17 @@ def _slots(worker: WorkerInfo) -> str:
     return f"{worker.concurrency} (configured {configured})" if differs else str(worker.concurrency)
 
 
-def _state(worker: WorkerInfo) -> str:
-    """Its state, and who asked for it; what was asked and is not heard yet is in lower case."""
+def _state(worker: WorkerInfo, word: Callable[[object], str] = str) -> str:
+    """Its state, and who asked for it or, with `asked:`, for one that it has not heard of yet."""
     asked = worker.requested.stop or worker.requested.quiet
     is_heard = worker.state is worker.requested.state or asked is None
-    state = str(worker.state) if is_heard else f"asked: {worker.requested.state.lower()}"
+    state = word(worker.state) if is_heard else f"asked: {text.status_word(worker.requested.state)}"
     return f"{state} by {asked.actor}" if asked else state
 
 
 COLUMNS = (
     Column("name", field_of("name"), keep=True),
-    Column("state", _state),
+    Column("state", _state, lambda worker: _state(worker, text.status_word)),
     Column("runtime", field_of("runtime"), wide=True),
     Column("slots", field_of("concurrency"), _slots, right=True),
     Column("children", _children, filled=True),

@@ -23,14 +23,22 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 STATUS_STYLES = {
-    "PENDING": ("pending", "cyan"),
-    "IN_PROGRESS": ("in progress", "blue"),
-    "COMPLETED": ("completed", "green"),
-    "FAILED": ("failed", "red"),
-    "CANCELED": ("canceled", "bright_black"),
-    "IN_TROUBLESHOOTING_QUEUE": ("parked", "yellow"),
+    "PENDING": "cyan",
+    "IN_PROGRESS": "blue",
+    "RUNNING": "blue",
+    "COMPLETED": "green",
+    "CLOSED": "green",
+    "FAILED": "red",
+    "COMPLETED_WITH_FAILURES": "red",
+    "OPEN": "red",
+    "CANCELED": "bright_black",
+    "IN_TROUBLESHOOTING_QUEUE": "yellow",
+    "WAITING_FOR_TROUBLESHOOTING": "yellow",
+    "HALF_OPEN": "yellow",
+    "COMPENSATING": "magenta",
+    "COMPENSATED": "magenta",
 }
-"""How each status is called and coloured in tables; TSV and JSON use its full name."""
+"""How each status is coloured in tables; TSV and JSON use its full name."""
 
 WIDE = 100
 """Columns of a terminal from which tables show all their columns."""
@@ -238,8 +246,7 @@ def status(value: object) -> Text:
     """A status as tables show it."""
     from rich.text import Text
 
-    label, style = STATUS_STYLES.get(str(value), (text.line(value), ""))
-    return Text(label, style)
+    return Text(text.status_word(value), STATUS_STYLES.get(str(value), ""))
 
 
 def sentence(words: object) -> None:

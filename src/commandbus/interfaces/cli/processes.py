@@ -17,23 +17,12 @@ if TYPE_CHECKING:
     from commandbus.domain.process.values import ProcessEvent, ProcessRecord, ProcessStep
     from commandbus.sync import SyncCommandBus
 
-STATUS_STYLES = {
-    "RUNNING": ("running", "blue"),
-    "COMPENSATING": ("compensating", "magenta"),
-    "WAITING_FOR_TROUBLESHOOTING": ("waiting for you", "yellow"),
-    "COMPLETED": ("completed", "green"),
-    "COMPENSATED": ("compensated", "magenta"),
-    "FAILED": ("failed", "red"),
-    "CANCELED": ("canceled", "bright_black"),
-}
-STATUSES = {"waiting": "WAITING_FOR_TROUBLESHOOTING"}
+STATUSES = {"troubleshooting": "WAITING_FOR_TROUBLESHOOTING"}
 """What may be said for short."""
 
 
 def _status(record: ProcessRecord) -> Text:
-    from rich.text import Text
-
-    return Text(*STATUS_STYLES[record.status])
+    return output.status(record.status)
 
 
 def _where(step: ProcessStep) -> str:

@@ -22,6 +22,13 @@ _UNSAFE = (
 _LINE = re.compile(f"[{_UNSAFE}]")
 _BLOCK = re.compile(f"[{_UNSAFE}]".replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
 _NAMES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_STATUSES = {
+    "IN_PROGRESS": "running",
+    "IN_TROUBLESHOOTING_QUEUE": "parked",
+    "COMPLETED_WITH_FAILURES": "with failures",
+    "WAITING_FOR_TROUBLESHOOTING": "troubleshooting",
+}
+"""The others are called as they are."""
 _EVENTS = {
     "MOVED_TO_TSQ": "parked",
     "BUSINESS_RULE_FAILED": "refused by a rule",
@@ -64,6 +71,11 @@ def as_json(value: object, *, indent: int = 2) -> str:
     in UTC, ids are text."""
     encoded = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=indent)
     return _BLOCK.sub(_escaped_json, encoded.decode())
+
+
+def status_word(status: object) -> str:
+    """A status in the word that the command line, the dashboard and its filters share."""
+    return _STATUSES.get(str(status), line(status).replace("_", " ").lower())
 
 
 def event(kind: str) -> str:

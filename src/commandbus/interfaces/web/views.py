@@ -11,32 +11,32 @@ import jinja2
 from markupsafe import Markup
 
 from commandbus.domain.ids import short_id
+from commandbus.domain.limits import rate_in_words
 from commandbus.interfaces.cli import text
 from commandbus.operations.history import COUNT_MAX
 
 HERE = Path(__file__).parent
 
 STATUS = {
-    "PENDING": ("pending", "Waiting"),
-    "IN_PROGRESS": ("running", "Running"),
-    "COMPLETED": ("completed", "Completed"),
-    "FAILED": ("failed", "Failed"),
-    "CANCELED": ("canceled", "Canceled"),
-    "IN_TROUBLESHOOTING_QUEUE": ("parked", "Parked"),
-    "COMPLETED_WITH_FAILURES": ("failed", "With failures"),
-    "RUNNING": ("running", "Running"),
-    "COMPENSATING": ("parked", "Undoing"),
-    "WAITING_FOR_TROUBLESHOOTING": ("parked", "Stuck"),
-    "COMPENSATED": ("canceled", "Undone"),
-    "TIMED_OUT": ("failed", "Timed out"),
-    "SKIPPED": ("pending", "Skipped"),
-    "QUIET": ("parked", "Quiet"),
-    "STOPPING": ("canceled", "Stopping"),
-    "OPEN": ("failed", "Open"),
-    "HALF_OPEN": ("parked", "Probing"),
-    "CLOSED": ("completed", "Closed"),
+    "PENDING": "pending",
+    "IN_PROGRESS": "running",
+    "COMPLETED": "completed",
+    "FAILED": "failed",
+    "CANCELED": "canceled",
+    "IN_TROUBLESHOOTING_QUEUE": "parked",
+    "COMPLETED_WITH_FAILURES": "failed",
+    "RUNNING": "running",
+    "COMPENSATING": "parked",
+    "WAITING_FOR_TROUBLESHOOTING": "parked",
+    "COMPENSATED": "canceled",
+    "TIMED_OUT": "failed",
+    "QUIET": "parked",
+    "STOPPING": "canceled",
+    "OPEN": "failed",
+    "HALF_OPEN": "parked",
+    "CLOSED": "completed",
 }
-"""The class and the word of each status."""
+"""The class of each status."""
 
 HEALTH = {
     "ok": "Healthy",
@@ -68,9 +68,10 @@ def environment() -> jinja2.Environment:
         "number": number,
         "place": place,
         "range_end": range_end,
+        "rate": rate_in_words,
         "short": short,
         "status": status,
-        "word": lambda value: STATUS.get(str(value), ("", str(value)))[1],
+        "word": lambda value: text.status_word(value).capitalize(),
         "segment": segment,
     }
     env.globals |= {"HEALTH": HEALTH, "plural": text.plural}
@@ -151,7 +152,7 @@ def compact(value: object, longest: int = 120) -> str:
 
 
 def status(value: object) -> Markup:
-    kind, word = STATUS.get(str(value), ("pending", str(value)))
+    kind, word = STATUS.get(str(value), "pending"), text.status_word(value).capitalize()
     return Markup('<span class="status {}">{}</span>').format(kind, word)
 
 

@@ -27,7 +27,7 @@ OUTCOMES = (
     ("FAILED", "failed", "red"),
     ("IN_TROUBLESHOOTING_QUEUE", "parked", "yellow"),
     ("PENDING", "pending", "cyan"),
-    ("IN_PROGRESS", "in progress", "blue"),
+    ("IN_PROGRESS", "running", "blue"),
 )
 
 
