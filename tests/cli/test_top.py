@@ -91,3 +91,16 @@ def test_without_textual_it_says_so(plain: bool, said: bool) -> None:
     printed = io.StringIO()
     output.console(printed).print(top.view([], Rates(), "sqlite:///bus.db", 120, plain=plain))
     assert (" ".join(WITHOUT_KEYS.split()) in " ".join(printed.getvalue().split())) is said
+
+
+async def test_a_refresh_does_not_keep_a_command_from_being_opened(bus: SyncCommandBus) -> None:
+    park(bus, message="no such city")
+    app = Top(bus, interval=3600)
+    async with app.run_test(size=(160, 40)) as pilot:
+        await pilot.press("3")
+        await settled(pilot)
+        table: DataTable[Any] = app.query_one(DataTable)
+        app.on_data_table_row_selected(DataTable.RowSelected(table, 0, table.ordered_rows[0].key))
+        app.refresh_rows()  # before the command was read
+        await settled(pilot)
+        assert "no such city" in str(app.screen.query_one("#described", Static).render())

@@ -82,7 +82,8 @@ class Top(App[None]):
     DataTable { height: 1fr; }
     """
     BINDINGS: ClassVar[list[Any]] = [
-        Binding("q,ctrl+c", "quit", "Quit", priority=True),
+        Binding("q", "quit", "Quit", priority=True),
+        Binding("ctrl+c", "quit", show=False, priority=True),
         *(Binding(str(n), f"view({n - 1})", view.title) for n, view in enumerate(VIEWS, 1)),
         Binding("s", "sort", "Sort"),
         Binding("r", "reverse", "Reverse"),
@@ -236,7 +237,8 @@ class Top(App[None]):
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         if self._view.has_commands and 0 <= event.cursor_row < len(self._shown):
             record = self._shown[event.cursor_row]
-            self.run_worker(lambda: self._open(record), thread=True, exclusive=False)
+            # In a group of its own: a refresh is exclusive, and would cancel it.
+            self.run_worker(lambda: self._open(record), thread=True, group="open")
 
     def _open(self, record: CommandRecord) -> None:
         try:
