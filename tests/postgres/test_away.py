@@ -17,12 +17,15 @@ from commandbus.testing.sagas import DOMAIN, BookTrip, Trip
 from commandbus.testing.waiting import eventually
 from tests.postgres.database import empty_url, shared_url, tcp
 from tests.support.proxy import Proxy
+from tests.web.visitor import visitor
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(120)]
 
 AWAY_SECONDS = 6.0
 RESUMED_SECONDS_MAX = 10.0
 STOPPED_SECONDS_MAX = 5.0
+ANSWERED_SECONDS_MAX = 5.0
+"""Two seconds and more, for a busy machine; programs wait for thirty."""
 
 
 @pytest.fixture
@@ -138,3 +141,27 @@ def test_workers_and_routers_stop_while_their_server_is_away(
             bus.call(router.stop)
             worker.stop()
             assert time.monotonic() - began < STOPPED_SECONDS_MAX
+
+
+async def test_a_dashboard_answers_soon_while_its_server_is_away(proxy: Proxy) -> None:
+    async with visitor(proxy.url) as client:
+        assert (await client.get("/")).status_code == 200
+        with away(proxy):
+            began = time.monotonic()
+            assert (await client.get("/")).status_code == 503
+            assert time.monotonic() - began < ANSWERED_SECONDS_MAX
+            began = time.monotonic()
+            asked = {"domain": "orders", "command_type": "ship"}
+            assert (await client.post("/api/v1/commands", json=asked)).status_code == 503
+            assert time.monotonic() - began < ANSWERED_SECONDS_MAX
+        while (answer := await client.get("/")).status_code == 503:
+            assert time.monotonic() - began < RESUMED_SECONDS_MAX
+        assert answer.status_code == 200
+
+
+async def test_a_dashboard_that_finds_no_server_answers_soon(proxy: Proxy) -> None:
+    with away(proxy):
+        async with visitor(proxy.url) as client:
+            began = time.monotonic()
+            assert (await client.get("/")).status_code == 503
+            assert time.monotonic() - began < ANSWERED_SECONDS_MAX

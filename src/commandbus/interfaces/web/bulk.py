@@ -150,7 +150,7 @@ class Bulks:
                 stopping.set()
 
     async def _save(self, bulk_id: str, **changes: Any) -> Bulk:
-        bus = await self._stores.acting()
+        bus = await self._stores.acting(patient=True)
         while True:
             saved = await bus.session.run(_change(bus.scope, bulk_id, changes))
             if saved is not None:

@@ -72,7 +72,7 @@ class OtherRoutes:
         processes = await (await self._desk.stores.reading()).count_processes()
         out = Exposition()
         write_store(out, samples, breakers.breakers, workers.workers, schedules, processes, engine)
-        write_sent(out, (await self._desk.stores.acting()).scope.sent)
+        write_sent(out, (await self._desk.stores.acting(patient=True)).scope.sent)
         counts = self._authenticator.counts
         out.add(
             "dashboard_sign_ins_total",

@@ -2,17 +2,22 @@
 
 A mounted app never hears that its host starts or stops, so nothing is opened before it is needed. On
 PostgreSQL, pages read on connections of their own that can only read and that give up soon; the
-SQLite engine reads on a connection that cannot write anyway.
+SQLite engine reads on a connection that cannot write anyway. While the server is away, a request is
+answered within two seconds: programs may wait longer for it, people at a page do not.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
+from commandbus.errors import StoreUnavailable
 from commandbus.runtimes.asyncio.bus import CommandBus
 
 STATEMENT_MS = 5_000
+PATIENCE_SECONDS, FORGET_SECONDS = 1.5, 1.0
+"""How long a page waits for a server that is away, and how long the next ones do not try again."""
 _SWITCHED_ON = ("on", "true", "1")
 
 
@@ -32,6 +37,7 @@ def reading_url(url: str) -> str | None:
         "target_session_attrs": "any",
         "application_name": "commandbus-dashboard",
         "pool_size": "4",
+        "pool_timeout": str(PATIENCE_SECONDS),
         "notify": "off",
     }
     return urlunsplit(parts._replace(query=urlencode(query, quote_via=quote)))
@@ -45,17 +51,28 @@ class Stores:
         self._acting: CommandBus | None = None
         self._reading: CommandBus | None = None
         self._opening = asyncio.Lock()
+        self._away: tuple[float, StoreUnavailable] | None = None
 
     @property
     def url(self) -> str:
         return self._given if isinstance(self._given, str) else self._given.url
 
-    async def acting(self) -> CommandBus:
-        await self._open()
+    async def acting(self, *, patient: bool = False) -> CommandBus:
+        """A bus that waits longer for a server that is away than a page does. So the server is asked
+        first, unless the caller is as patient. Raises StoreUnavailable."""
+        reading = await self.reading()
         assert self._acting is not None
+        if reading is not self._acting and not patient:
+            try:
+                await reading.session.run(reading.scope.store.now(), read=True)
+            except StoreUnavailable as error:
+                self._away = (time.monotonic(), error)
+                raise
         return self._acting
 
     async def reading(self) -> CommandBus:
+        if self._away is not None and time.monotonic() - self._away[0] < FORGET_SECONDS:
+            raise self._away[1].with_traceback(None)
         await self._open()
         assert self._reading is not None
         return self._reading
@@ -66,12 +83,17 @@ class Stores:
         async with self._opening:
             if self._reading is not None:
                 return
-            acting = self._given
-            if isinstance(acting, str):
-                acting = await CommandBus(acting).open()
-            self._acting = acting
-            url = reading_url(acting.url)
-            self._reading = acting if url is None else await CommandBus(url).open()
+            url, acting = reading_url(self.url), self._given
+            # First the one that gives up soon.
+            reading = None if url is None else await CommandBus(url).open()
+            try:
+                if isinstance(acting, str):
+                    acting = await CommandBus(acting).open()
+            except BaseException:
+                if reading is not None:
+                    await reading.close()
+                raise
+            self._acting, self._reading = acting, reading or acting
 
     async def close(self) -> None:
         """Let go of what was opened here; a bus that was given stays open."""
