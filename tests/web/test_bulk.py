@@ -13,7 +13,7 @@ import pytest
 
 from commandbus import CommandBus, SendRequest
 from commandbus.errors import InvalidOperationError
-from commandbus.interfaces.web import actions
+from commandbus.interfaces.web import action_pages, actions
 from commandbus.interfaces.web import bulk as module
 from commandbus.interfaces.web.bulk import Bulks, Progress, new_bulk
 from commandbus.interfaces.web.stores import Stores
@@ -63,6 +63,9 @@ async def test_a_canary_that_fails_leaves_the_rest_parked_and_the_page_says_so()
         which = {"group": group["fingerprint"], "domain": "orders", "command_type": "ship"}
         form = (await client.get("/commands/retry", params=which)).text
         assert 'name="canary"' in form
+        assert "retry so many first" in form, "what a field is for is shown, not only on hover"
+        assert "NO_SUCH_CITY</b>" in form
+        assert "Atlantis is not on the map" in form
         token = form.split('name="form_token" value="')[1].split('"')[0]
         given = which | {"form_token": token, "reason": "the map may be mended", "canary": "2"}
         answer = await client.post("/commands/retry", data=given | {"patience": "0s"})
@@ -77,9 +80,23 @@ async def test_a_parked_command_leads_to_the_others_with_its_error() -> None:
         for _ in range(3):
             command_id = await scene.park(bus)
         page = (await client.get(f"/commands/orders/{command_id}")).text
+        lead = page.split('class="lead"')[1].split("</p>")[0]
+        assert "Atlantis is not on the map" in lead, "the error comes before what can be done"
         others = page.split(">All parked with this error<")[0].rpartition('href="')[2].rstrip('"')
         found = (await client.get(html.unescape(others))).text
         assert found.count('data-label="Command"') == 3
+
+
+async def test_a_preview_of_many_matches_counts_only_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(action_pages, "COUNTED_MAX", 5)
+    async with CommandBus("memory://") as bus, visitor(bus) as client:
+        await bus.send_many([SendRequest("mail", "welcome", {"n": n}) for n in range(7)])
+        page = (await client.get("/commands/reschedule", params={"domain": "mail"})).text
+        assert "Reschedule 5+ commands</h1>" in page
+        token = page.split('name="form_token" value="')[1].split('"')[0]
+        given = {"form_token": token, "domain": "mail", "delay": "2h", "reason": "later"}
+        assert (await client.post("/commands/reschedule", data=given)).status_code == 303
+        assert (await bus.stats("mail")).scheduled == 7, "the action is for all of them"
 
 
 async def test_a_word_that_fits_nothing_says_how_payloads_are_searched() -> None:

@@ -134,6 +134,7 @@ async def test_a_domain_shows_its_limits_and_how_to_change_them() -> None:
         await bus.send("mail", "digest")
         await bus.set_limit("mail", "digest", rate=5)
         page = (await client.get("/domains/mail")).text
+        assert '<td data-label="Rate" class="num">5 per second</td>' in page
         assert 'action="/limits/mail/clear"' in page
         assert '<input type="hidden" name="command_type" value="digest">' in page
         assert 'name="concurrency"' in (await client.get("/limits/mail/set")).text

@@ -16,16 +16,20 @@ from commandbus.domain.presence import WorkerInfo, WorkerState
 from commandbus.domain.process.values import ProcessRecord
 from commandbus.interfaces.actions.model import Action, Kind, Many, Param, Subject
 from commandbus.interfaces.actions.table import ACTIONS, COMMAND, SCHEDULE, WORKER, actions_of
-from commandbus.interfaces.cli.text import as_json
+from commandbus.interfaces.cli.text import as_json, plural
 from commandbus.interfaces.web.actions import OperatorApi
 from commandbus.interfaces.web.bodies import entered
 from commandbus.interfaces.web.bulk import Bulk, new_bulk
 from commandbus.interfaces.web.identity import Account
+from commandbus.interfaces.web.schemas import TroubleQuery
 from commandbus.interfaces.web.views import segment
+from commandbus.operations.bulk_troubleshooting import BulkReport, FailureGroup
 
 Content = tuple[str, dict[str, Any]]
 """The name of a template and what it shows."""
 Page = Callable[[Request, Account], Awaitable[Content]]
+COUNTED_MAX = 1_000
+"""Commands that meet a filter are counted no further for a preview: each has to be read."""
 
 
 class ActionPages:
@@ -97,12 +101,27 @@ class ActionPages:
         began = {p.name: p.initial for p in action.params if p.initial}
         others = (*many.params, *action.params)
         given = entered(others, began if problem else began | query) | chosen | everything(many, query)
-        report = await self._desk.act_on_many(action, given, who, preview=True)
+        groups = await self._failures(chosen) if many.everything else []
+        is_bounded = not many.everything and not given.get("command_ids") and "limit" not in given
+        if many.everything and "command_ids" not in chosen and {"error_code", "group"} & chosen.keys():
+            found = sum(group.count for group in groups)  # they need not be counted once more
+            report: Any = BulkReport(min(found, given.get("limit", found)), 0, 0, stopped=False)
+        else:
+            counted = given | {"limit": COUNTED_MAX} if is_bounded else given
+            report = await self._desk.act_on_many(action, counted, who, preview=True)
+        is_more = is_bounded and report.matched == COUNTED_MAX
+        shown = {p.label: query[p.name] for p in many.conditions[1:] if p.name in chosen}
+        if "group" in chosen and groups:
+            shown["Group"] = f"{groups[0].error_code} ({groups[0].fingerprint})"
         return {
             "action": action,
             "many": many,
             "report": report,
-            "chosen": {p.label: query[p.name] for p in many.conditions[1:] if p.name in chosen},
+            "matched": f"{report.matched:,}+ commands"
+            if is_more
+            else plural(report.matched, "command"),
+            "chosen": shown,
+            "groups": groups,
             "hidden": {p.name: query[p.name] for p in many.conditions[1:] if p.name in chosen}
             | dict.fromkeys(everything(many, query), "on"),
             "ids": chosen.get("command_ids", []),
@@ -112,6 +131,18 @@ class ActionPages:
             "limit": given.get("limit"),
             "problem": problem,
         }
+
+    async def _failures(self, chosen: dict[str, Any]) -> list[FailureGroup]:
+        """How the parked commands that meet the conditions failed; not of those chosen by id."""
+        if "command_ids" in chosen:
+            return []
+        query = TroubleQuery(chosen.get("domain"), chosen.get("command_type"))
+        return [
+            group
+            for group in (await self._desk.groups(query)).groups
+            if chosen.get("error_code") in (None, group.error_code)
+            and chosen.get("group") in (None, group.fingerprint)
+        ]
 
 
 def everything(many: Many, query: dict[str, str]) -> dict[str, Any]:

@@ -14,7 +14,9 @@ from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.domain.process.values import ProcessEvent, ProcessRecord, ProcessStep
 from commandbus.interfaces.web.charts import CLOCK_STEPS, seconds
 
-WIDTH, LABEL, ROW, BAR, TOP, RIGHT = 820, 170, 26, 12, 24, 60
+WIDTH, ROW, BAR, TOP, RIGHT = 820, 26, 12, 24, 60
+NAME_MAX, CHARACTER = 24, 7.5
+"""The longest name of a step that is shown whole, and the width of a character."""
 TICKS_MAX = 6
 SMALL_STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 ENDS = {
@@ -111,15 +113,21 @@ def draw_timeline(
     end = record.finished_at or max(ends)
     length = max((max([end, *ends]) - record.created_at).total_seconds(), 0.001)
     height = TOP + len(rows) * ROW + 4
+    names = [_name(step) for step, _ in rows]
+    label = round(max(map(len, names)) * CHARACTER) + 14
 
     def x(moment: datetime) -> float:
         share = max(0.0, (moment - record.created_at).total_seconds()) / length
-        return LABEL + share * (WIDTH - LABEL - RIGHT)
+        return label + share * (WIDTH - label - RIGHT)
 
-    parts = _axis(length, height)
-    for index, (step, segments) in enumerate(rows):
+    parts = _axis(length, height, label)
+    for index, (_, segments) in enumerate(rows):
         y = TOP + index * ROW
-        parts.append(_label(step, y))
+        parts.append(
+            Markup('<text class="name" x="{}" y="{}" text-anchor="end">{}</text>').format(
+                label - 10, y + BAR, names[index]
+            )
+        )
         parts += [_bar(segment, x(segment.begin), x(segment.end), y) for segment in segments]
         if segments:
             took = (segments[-1].end - segments[0].begin).total_seconds()
@@ -137,12 +145,12 @@ def draw_timeline(
     )  # fmt: skip
 
 
-def _axis(length: float, height: int) -> list[Markup]:
+def _axis(length: float, height: int, label: int) -> list[Markup]:
     steps = (*SMALL_STEPS, *CLOCK_STEPS)
     step = next((one for one in steps if length / one <= TICKS_MAX), length / TICKS_MAX)
     found: list[Markup] = []
     for index in range(int(length / step) + 1):
-        at = LABEL + index * step / length * (WIDTH - LABEL - RIGHT)
+        at = label + index * step / length * (WIDTH - label - RIGHT)
         found.append(
             Markup(
                 '<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{low}"/>'
@@ -152,12 +160,9 @@ def _axis(length: float, height: int) -> list[Markup]:
     return found
 
 
-def _label(step: ProcessStep, y: float) -> Markup:
+def _name(step: ProcessStep) -> str:
     name = f"↩ {step.name}" if step.compensates else step.name
-    shown = name if len(name) <= 24 else name[:23] + "…"
-    return Markup('<text class="name" x="{}" y="{}" text-anchor="end">{}</text>').format(
-        LABEL - 10, y + BAR, shown
-    )
+    return name if len(name) <= NAME_MAX else name[: NAME_MAX - 1] + "…"
 
 
 def _bar(segment: Segment, left: float, right: float, y: float) -> Markup:
