@@ -106,27 +106,41 @@ class FailingStore:
 
 
 def everything(bus: Harness) -> dict[str, Any]:
-    """What the store keeps, without what changes by itself."""
-    store, run = bus.store, bus.run
-    records = run(store.query(CommandFilter(limit=1_000)))
-    rows = run(store.query_processes(ProcessFilter(limit=100)))
-    domains = run(store.domains())
-    documents = {kind: run(store.list_documents(kind, limit=1_000)) for kind in sorted(KINDS)}
+    """What the store keeps, without what changes by itself. One op, because tests look after every
+    step, and each op of its own would go through the threads of a runtime."""
+    found: dict[str, Any] = bus.engine.session.run(_everything(bus.store), read=True)
+    return found
+
+
+def _everything(store: Any) -> Op[dict[str, Any]]:
+    records = yield from store.query(CommandFilter(limit=1_000))
+    rows = yield from store.query_processes(ProcessFilter(limit=100))
+    domains = yield from store.domains()
+    documents: dict[str, Any] = {}
+    for kind in sorted(KINDS):
+        documents[kind] = yield from store.list_documents(kind, limit=1_000)
     batches = [UUID(document.key) for document in documents[membership.KIND]]
+    trails, steps, stats = [], [], []
+    events: dict[UUID, Any] = {}
+    for record in records:
+        trails.append((yield from store.audit_trail(record.command_id, record.domain)))
+        steps.append((yield from store.recorded_steps(record.sequence)))
+    for row in rows:
+        events[row.process_id] = yield from store.process_events(row.process_id)
+    for domain in domains:
+        found = yield from store.stats(domain)
+        stats.append(msgspec.structs.replace(found, oldest_ready_age=None))
     return {
         "commands": records,
-        "trails": [run(store.audit_trail(record.command_id, record.domain)) for record in records],
+        "trails": trails,
         "processes": [msgspec.structs.replace(row, age=0) for row in rows],
-        "process events": [run(store.process_events(row.process_id)) for row in rows],
-        "steps": [run(store.recorded_steps(record.sequence)) for record in records],
+        "process events": events,
+        "steps": steps,
         "documents": documents,
-        "batches": run(store.batch_counts(batches)),
-        "limits": run(store.limits(None)),
+        "batches": (yield from store.batch_counts(batches)),
+        "limits": (yield from store.limits(None)),
         "domains": domains,
-        "stats": [
-            msgspec.structs.replace(run(store.stats(domain)), oldest_ready_age=None)
-            for domain in domains
-        ],
+        "stats": stats,
     }
 
 
