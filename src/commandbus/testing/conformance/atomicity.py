@@ -35,7 +35,7 @@ from commandbus.operations.batches import close_open_batches
 from commandbus.store import moving
 from commandbus.store.op import Op, Statement
 from commandbus.store.processes import ProcessFilter
-from commandbus.store.records import Claimed, ClaimRequest, CommandFilter, Settlement
+from commandbus.store.records import AuditFilter, Claimed, ClaimRequest, CommandFilter, Settlement
 from commandbus.store.replies import follow_up
 from commandbus.testing.conformance.helpers import park, require
 from commandbus.testing.conformance.worker_requests import report
@@ -120,11 +120,9 @@ def _everything(store: Any) -> Op[dict[str, Any]]:
     for kind in sorted(KINDS):
         documents[kind] = yield from store.list_documents(kind, limit=1_000)
     batches = [UUID(document.key) for document in documents[membership.KIND]]
-    trails, steps, stats = [], [], []
-    events: dict[UUID, Any] = {}
+    steps, events, stats = {}, {}, []
     for record in records:
-        trails.append((yield from store.audit_trail(record.command_id, record.domain)))
-        steps.append((yield from store.recorded_steps(record.sequence)))
+        steps[record.sequence] = yield from store.recorded_steps(record.sequence)
     for row in rows:
         events[row.process_id] = yield from store.process_events(row.process_id)
     for domain in domains:
@@ -132,7 +130,8 @@ def _everything(store: Any) -> Op[dict[str, Any]]:
         stats.append(msgspec.structs.replace(found, oldest_ready_age=None))
     return {
         "commands": records,
-        "trails": trails,
+        # A trail is composed of these and of its record.
+        "trails": (yield from store.search_audit(AuditFilter(limit=1_000))),
         "processes": [msgspec.structs.replace(row, age=0) for row in rows],
         "process events": events,
         "steps": steps,
