@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import tempfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from commandbus.engines.sqlite.file import PRIVATE
+from commandbus.sync import SyncCommandBus
 from commandbus.testing import Configuration, FakeClock, Harness
 from commandbus.testing.conformance.fixtures import bus, open_bus
 
@@ -68,6 +72,25 @@ def runtime(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+_kept = ExitStack()
+
+
+def _keep_connections() -> None:
+    """With COMMANDBUS_TEST=everything each bus opens its connections, and ends them."""
+    # Here, so that the other engines are tested without psycopg, too.
+    from tests.postgres.keeping import is_keeping, keeping
+
+    if os.environ.get("COMMANDBUS_TEST") != "everything" and not is_keeping():
+        _kept.enter_context(keeping())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Tests of other folders count connections."""
+    if nextitem is None or nextitem.path.parent != Path(__file__).parent:
+        _kept.close()
+
+
 @pytest.fixture(params=ENGINES)
 def configuration(request: pytest.FixtureRequest, tmp_path: Path) -> Configuration:
     match request.param:
@@ -76,11 +99,12 @@ def configuration(request: pytest.FixtureRequest, tmp_path: Path) -> Configurati
         case "sqlite":
             return sqlite_configuration(tmp_path)
         case "postgres":
-            # Here, so that the other engines are tested without psycopg, too.
+            _keep_connections()
             from tests.postgres.database import postgres_configuration
 
             return postgres_configuration()
         case "pgmq":
+            _keep_connections()
             from tests.pgmq.database import pgmq_configuration
 
             return pgmq_configuration()
@@ -88,9 +112,20 @@ def configuration(request: pytest.FixtureRequest, tmp_path: Path) -> Configurati
             raise AssertionError(f"no configuration is called {other}")
 
 
+@cache
+def _sqlite_file() -> bytes:
+    """A file with the schema and nothing else: copying it takes a fraction of creating one."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "bus.db"
+        SyncCommandBus(f"sqlite:///{path}?synchronous=off").open().close()
+        return path.read_bytes()
+
+
 def sqlite_configuration(folder: Path) -> Configuration:
     """A file of its own; fsync is for machines that lose power, which tests do not."""
     path = folder / "bus.db"
+    path.touch(PRIVATE)
+    path.write_bytes(_sqlite_file())
 
     @contextmanager
     def begin(_: Harness) -> Iterator[sqlite3.Connection]:

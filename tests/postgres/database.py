@@ -14,11 +14,17 @@ from psycopg import sql
 from commandbus.engines.postgres.schema import upgrade
 from commandbus.testing import Configuration, Harness
 from commandbus.testing.postgres import PostgresServer, create_database
+from tests.postgres.keeping import session
 
 TABLES = (
     *("audit", "batch_count", "command", "document", "domain", "lease", "outcome", "progress", "queue"),
     *("scheduled", "sleeper", "tally", "unique_key", "process", "process_step", "recorded_step"),
     *("limit_rule", "held", "permit", "touch", "bucket", "partition", "mutex"),
+)
+SMALL_BYTES = 16 * 8192
+RESTART = (
+    "select setval(seqrelid, 1, false) from pg_sequence join pg_depend on objid = seqrelid"
+    " where refobjid in ({}) and pg_sequence_last_value(seqrelid) is not null"
 )
 TIMES = {
     "command": ("created_at", "due_at", "expires_at"),
@@ -55,25 +61,32 @@ def shared_url() -> str:
 def empty_url() -> str:
     """The shared database, with nothing in it."""
     url = shared_url()
-    with psycopg.connect(url, autocommit=True) as connection:
+    with session(url) as connection:
         connection.execute("set lock_timeout = '10s'")  # a failed test may have left a transaction open
         empty(connection, [("commandbus", name) for name in TABLES])
     return url
 
 
 def empty(connection: psycopg.Connection[Any], tables: Sequence[tuple[str, str]]) -> None:
-    """Empty tables, given with their schemas, and reset the mark of the last link. Truncating a table
-    takes a millisecond, so a table without a page is left as it is: nothing was ever written to it."""
+    """Empty tables, given with their schemas, and begin their numbers anew. A table without a page is
+    left as it is: nothing was ever written to it. Rows of a small one are deleted, as truncating it
+    takes a millisecond and makes every connection plan its statements again."""
     written = connection.execute(
-        "select n.nspname, c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace"
+        "select c.oid, n.nspname, c.relname, n.nspname = 'commandbus' and pg_relation_size(c.oid) <= %s"
+        " from pg_class c join pg_namespace n on n.oid = c.relnamespace"
         " where (n.nspname, c.relname) in (select * from unnest(%s::text[], %s::text[]))"
         " and pg_relation_size(c.oid) > 0",
-        [list(names) for names in zip(*tables, strict=True)],
+        [SMALL_BYTES, *(list(names) for names in zip(*tables, strict=True))],
     ).fetchall()
-    if written:
-        names = sql.SQL(", ").join(sql.Identifier(*row) for row in written)
-        connection.execute(sql.SQL("truncate {} restart identity").format(names))
-    connection.execute("update commandbus.ledger_mark set number = 0 where number <> 0")
+    steps = [sql.SQL("update commandbus.ledger_mark set number = 0 where number <> 0")]
+    small = {oid: sql.Identifier(*name) for oid, *name, is_small in written if is_small}
+    if small:
+        steps += [sql.SQL("delete from {}").format(name) for name in small.values()]
+        steps.append(sql.SQL(RESTART).format(sql.SQL(", ").join(map(sql.Literal, small))))
+    large = [sql.Identifier(*name) for _, *name, is_small in written if not is_small]
+    if large:
+        steps.append(sql.SQL("truncate {} restart identity").format(sql.SQL(", ").join(large)))
+    connection.execute(sql.SQL("; ").join(steps))
 
 
 def tcp(url: str) -> str:
@@ -86,17 +99,27 @@ def aging(url: str) -> Callable[[float], None]:
     """Makes everything stored look older: a server's clock cannot be moved."""
 
     def advance(seconds: float) -> None:
-        with psycopg.connect(url) as connection:
-            for table, columns in TIMES.items():
-                shifts = ", ".join(f"{c} = {c} - {int(seconds * 1_000_000)}" for c in columns)
-                connection.execute(f"update commandbus.{table} set {shifts}")
-            connection.execute(
-                "update commandbus.audit set details = jsonb_set(details::jsonb, '{received_at}',"
-                f" to_jsonb((details::jsonb ->> 'received_at')::bigint - {int(seconds * 1_000_000)}))"
-                "::text where details::jsonb ? 'received_at'"
-            )
+        micros = int(seconds * 1_000_000)
+        older = [
+            f"update commandbus.{table} set " + ", ".join(f"{c} = {c} - {micros}" for c in columns)
+            for table, columns in TIMES.items()
+        ]
+        inside = [_older_inside("audit", "details", "received_at", micros)]
+        inside.append(_older_inside("document", "body", "completed_at", micros, "kind = 'batch' and"))
+        with session(url) as connection, connection.transaction():
+            connection.execute(";".join(older + inside))
 
     return advance
+
+
+def _older_inside(table: str, column: str, key: str, micros: int, among: str = "") -> str:
+    """Of a moment inside a document."""
+    document = f"{column}::jsonb"
+    return (
+        f"update commandbus.{table} set {column} = jsonb_set({document}, '{{{key}}}',"
+        f" to_jsonb(({document} ->> '{key}')::bigint - {micros}))::text"
+        f" where {among} {document} ->> '{key}' is not null"
+    )
 
 
 class BlockingTransaction:
