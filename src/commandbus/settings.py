@@ -132,7 +132,7 @@ class WorkerSettings:
     retry_policy: RetryPolicy | None = None
     """For handlers without a policy of their own; None means 3 attempts, after 10 s and 60 s."""
     thread_timeout: float | None = None
-    """When a thread is given up that runs a handler without a timeout of its own; None means five
+    """When a thread is given up that runs a `def` handler without a timeout of its own; None means five
     seconds after the length of a lease. A declared handler timeout counts instead, however long."""
     jitter: float = 0.0
     """Up to this many seconds are waited, at random, between a wake-up and the claim."""

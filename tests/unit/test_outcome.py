@@ -108,9 +108,12 @@ def test_an_unknown_handler_is_given_time_and_then_parked() -> None:
     assert len(waits) == UNKNOWN_HANDLER_PATIENCE
     assert waits == sorted(waits)
     assert waits[-1] == 60.0
+    audited = [n for n, one in enumerate(outcomes, 1) if isinstance(one, Released) and one.audited]
+    assert audited == [1, 2, 4, 8, 16]
     last = outcomes[-1]
     assert isinstance(last, Parked)
     assert last.failure.code == last.reason == "HANDLER_NOT_FOUND"
+    assert "given back 20 times" in last.failure.message
 
 
 def test_a_lost_worker_leaves_an_error_that_counts() -> None:

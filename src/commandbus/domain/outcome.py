@@ -64,6 +64,8 @@ class Released(msgspec.Struct, frozen=True):
     """Whether it counts among the releases of the command, which are not forgiven for ever."""
     breaker: str | None = None
     """The target whose open breaker is the reason."""
+    audited: bool = True
+    """Whether the audit gets an entry."""
 
 
 class Canceled(msgspec.Struct, frozen=True):
@@ -136,18 +138,23 @@ def _bounded(seconds: float) -> float:
 
 
 def decide_unknown_handler(domain: str, command_type: str, releases: int) -> Outcome:
-    """Back to the queue with growing delay, so that a rolling deploy can catch up; then an operator."""
+    """Back to the queue with growing delay, so that a rolling deploy can catch up; then an operator.
+
+    The audit gets the 1st, 2nd, 4th, 8th and 16th release: enough to see why and how long.
+    """
     if releases >= UNKNOWN_HANDLER_PATIENCE:
         failure = Failure(
             kind=FailureKind.PERMANENT,
             code="HANDLER_NOT_FOUND",
-            message=f"No worker that claimed it knows {command_type!r} in domain {domain!r}.",
+            message=f"No worker that claimed it knows {command_type!r} in domain {domain!r}; it was "
+            f"given back {releases} times.",
         )
         return Parked(failure, reason="HANDLER_NOT_FOUND")
     return Released(
         reason=f"no handler for {command_type!r} here",
         delay=min(60.0, 0.5 * 1.6**releases),
         counted=True,
+        audited=(releases + 1).bit_count() == 1,
     )
 
 

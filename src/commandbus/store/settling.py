@@ -135,12 +135,14 @@ def plan(writes: Writes, settlement: Settlement, member: Member, worker: str, cl
         case RetryLater(failure, delay):
             writes.requeues.append(QueueRow(seq, attempt, crashes, member.releases, _micro(delay)))
             note(AuditEventType.FAILED, error=failure, retry_in=delay)
-        case Released(reason, delay, counted, breaker):
+        case Released(reason, delay, counted, breaker, audited):
             # Only these are counted: a command may be put off for other reasons as often as it likes.
             releases = member.releases + counted
             writes.requeues.append(QueueRow(seq, attempt - 1, crashes, releases, _micro(delay)))
-            behind = {"breaker": breaker} if breaker else {}
-            note(AuditEventType.RELEASED, reason=reason, retry_in=delay, **behind)
+            if audited:
+                more: dict[str, Any] = {"releases": releases} if counted else {}
+                more |= {"breaker": breaker} if breaker else {}
+                note(AuditEventType.RELEASED, reason=reason, retry_in=delay, **more)
         case Crashed(cause):
             plan_lost(
                 writes, member, settlement.lease_id, worker, claimed_at, worker_lost(crashes + 1, cause)

@@ -53,6 +53,14 @@ class LoopThread:
                 self._thread.start()
             return LoopCall(self._loop, coroutine)
 
+    def responds(self, seconds: float) -> bool:
+        """Whether the loop runs a callback within so many seconds: no handler blocks it."""
+        answered = threading.Event()
+        with self._lock, suppress(RuntimeError):  # it was closed meanwhile
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(answered.set)
+        return answered.wait(seconds)
+
     def close(self, seconds: float = STOP_SECONDS) -> None:
         """Cancel what still runs and end the loop; waits for its end for so long."""
         with self._lock:

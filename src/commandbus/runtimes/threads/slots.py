@@ -36,7 +36,7 @@ SAMPLE_MIN = 8
 class Slot:
     """A thread's place. Once abandoned, whatever its thread still does is ignored."""
 
-    __slots__ = ("began", "deadline", "errand", "interrupted", "runs", "thread")
+    __slots__ = ("began", "deadline", "errand", "given_up", "interrupted", "runs", "thread")
 
     def __init__(self) -> None:
         self.runs = False
@@ -47,6 +47,8 @@ class Slot:
         """Its handler on the loop, if that is an `async def` one."""
         self.interrupted = False
         """Whether its handler must end because the worker stops."""
+        self.given_up = False
+        """Whether the end of its run was decided without it."""
         self.thread: threading.Thread | None = None
 
 
@@ -56,7 +58,7 @@ class Slots:
     def __init__(
         self,
         name: str,
-        work: Callable[[Slot, Claimed], Settlement],
+        work: Callable[[Slot, Claimed], Settlement | None],
         *,
         begun: Callable[[], None],
         finished: Callable[[], None],
@@ -165,6 +167,7 @@ class Slots:
                 if unwanted(slot, call) and self._running.pop(slot, None) is not None
             ]
             for slot, _ in chosen:
+                slot.given_up = True
                 self._on_given_up()
                 _cancel(slot)
                 self._members.discard(slot)
@@ -185,6 +188,14 @@ class Slots:
         for slot, call in list(self._running.items()):
             if call.claimed.seq in seqs:
                 _cancel(slot)
+
+    def overdue_on_loop(self, now: float) -> list[Slot]:
+        """Those over their time whose handlers are on the event loop, which may only be slow."""
+        return [
+            slot
+            for slot in list(self._running)
+            if slot.deadline <= now and slot.errand is not None and not slot.interrupted
+        ]
 
     def next_deadline(self) -> float | None:
         return min((slot.deadline for slot in list(self._running)), default=None)
@@ -220,6 +231,7 @@ class Slots:
                     with self._changed:  # the caller that gave it up has said so
                         self._on_returned()
                     return
+            assert settlement is not None
             self._finished.append(settlement)
             if not self._told and (not waiting or len(self._finished) >= self.enough):
                 self._told = True

@@ -50,6 +50,8 @@ T = TypeVar("T")
 logger = logging.getLogger("commandbus.worker")
 
 SHORT_PATIENCE = 0.25
+LOOP_SECONDS = 1.0
+"""An event loop that has not answered after so long is blocked by a handler."""
 
 
 class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
@@ -206,10 +208,15 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
         self._inbox.put(answer)
 
     def _abandon_overdue(self) -> None:
-        """Handlers over their time fail, and their threads are given up; at a stop they go back."""
+        """Handlers over their time fail, and their threads are given up; at a stop they go back. An
+        `async def` handler is given up only if the event loop is blocked: it can be canceled."""
         now = time.monotonic()
         if now < self._overdue_at:
             return
+        on_loop = self._slots.overdue_on_loop(now)
+        if on_loop and self._loop.responds(LOOP_SECONDS):
+            for slot in on_loop:
+                slot.deadline = now + self._stuck_after
         for slot, call in self._slots.abandon(lambda slot, _: slot.deadline <= now):
             ran = int((now - slot.began) * 1_000_000)
             ended = self._execution.interrupted if slot.interrupted else self._execution.timed_out
@@ -267,15 +274,15 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
 
     # A slot's work: in its own thread.
 
-    def _work(self, slot: Slot, claimed: Claimed) -> Settlement:
+    def _work(self, slot: Slot, claimed: Claimed) -> Settlement | None:
+        """How the command ended; None if its slot was given up, and its end decided, meanwhile."""
         begun = self._execution.begin(claimed)
         if isinstance(begun, Settlement):
             return begun
-        patience = inf if begun.in_child else begun.timeout or self._stuck_after
-        self._slots.begin(slot, begun, patience)
+        self._slots.begin(slot, begun, self._patience_for(begun))
         settlement = self._execute(begun, slot)
         self._execution.ended(claimed)
-        if begun.context.completion is None:
+        if settlement is None or begun.context.completion is None:
             return settlement
         try:
             op = confirm(self._execution, begun, settlement)
@@ -284,25 +291,39 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
             logger.warning("cannot see how %s ended: %s", claimed.command_id, error)
             return unconfirmed(self._execution, begun, settlement)
 
-    def _execute(self, call: Call, slot: Slot) -> Settlement:
+    def _patience_for(self, call: Call) -> float:
+        """Seconds after which the pump looks whether a call must be given up."""
+        if call.in_child:
+            return inf
+        if call.handler.is_async:  # its thread cancels it at its timeout; see `_abandon_overdue`
+            return self._stuck_after
+        return call.timeout or self._stuck_after
+
+    def _execute(self, call: Call, slot: Slot) -> Settlement | None:
         began = time.perf_counter()
+        error: BaseException | None = None
+        outcome = None
         try:
             # A context of its own: what a handler leaves in context variables stays with it.
             own = copy_context()
             outcome = own.run(call.handler.function, call.command, call.context)
             if call.handler.is_async:
                 outcome = own.run(self._await, outcome, call.timeout, slot)
-        except _AsyncTimeout:
-            return self._execution.timed_out(call, _since(began))
-        except FutureCanceled as error:
+        except BaseException as raised:  # also SystemExit: a handler ends its command, not its worker
+            error = raised
+        ran = _since(began)
+        if slot.given_up:
+            return None
+        if error is None:
+            return self._execution.succeeded(call, outcome, ran)
+        if isinstance(error, _AsyncTimeout):
+            return self._execution.timed_out(call, ran)
+        if isinstance(error, FutureCanceled):
             if call.claimed.seq in self._execution.requests:
-                return self._execution.canceled(call.claimed, _since(began))
+                return self._execution.canceled(call.claimed, ran)
             if slot.interrupted:
-                return self._execution.interrupted(call, _since(began))
-            return self._execution.failed(call, error, _since(began))
-        except BaseException as error:  # also SystemExit: a handler ends its command, not its worker
-            return self._execution.failed(call, error, _since(began))
-        return self._execution.succeeded(call, outcome, _since(began))
+                return self._execution.interrupted(call, ran)
+        return self._execution.failed(call, error, ran)
 
     def _await(self, coroutine: Any, timeout: float | None, slot: Slot) -> Any:
         slot.errand = self._loop.submit(coroutine)

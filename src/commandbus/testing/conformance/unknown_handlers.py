@@ -7,7 +7,7 @@ from uuid import UUID
 from commandbus.domain.lifecycle import PARKED, CommandStatus
 from commandbus.testing.conformance.helpers import about, registry_of
 from commandbus.testing.handlers import Recorder
-from commandbus.testing.harness import DOMAIN, Harness
+from commandbus.testing.harness import DOMAIN, Harness, RunningWorker
 from commandbus.testing.waiting import eventually
 
 PATIENCE = 20
@@ -18,6 +18,10 @@ def wait_for_releases(bus: Harness, command_id: UUID, count: int) -> None:
     eventually(lambda: bus.kinds(command_id).count("RELEASED") >= count)
 
 
+def wait_for_settles(running: RunningWorker, count: int) -> None:
+    eventually(lambda: running.metrics.commands_settled >= count)
+
+
 class UnknownHandlersSuite:
     def test_an_unknown_command_goes_back_without_using_an_attempt(self, bus: Harness) -> None:
         command_id = bus.send(DOMAIN, "novel", max_attempts=1)
@@ -26,31 +30,32 @@ class UnknownHandlersSuite:
             record = bus.get(command_id)
         assert (record.status, record.attempts) == (CommandStatus.PENDING, 0)
 
-    def test_its_delay_grows_up_to_a_minute(self, bus: Harness) -> None:
+    def test_its_delay_grows_up_to_a_minute_and_then_it_is_parked(self, bus: Harness) -> None:
         command_id = bus.send(DOMAIN, "novel")
-        with bus.run_worker(registry_of(ship=Recorder())):
-            for releases in range(1, 14):
-                wait_for_releases(bus, command_id, releases)
-                bus.advance(61)
-            wait_for_releases(bus, command_id, 14)
-        waits = [
-            event.details["retry_in"]
-            for event in bus.trail(command_id)
-            if event.event_type == "RELEASED"
-        ]
-        assert waits == sorted(waits)
-        assert waits[0] < 1
-        assert waits[-1] == about(60)
-
-    def test_after_many_deliveries_it_is_parked(self, bus: Harness) -> None:
-        command_id = bus.send(DOMAIN, "novel")
-        with bus.run_worker(registry_of(ship=Recorder())):
-            for releases in range(1, PATIENCE + 1):
-                wait_for_releases(bus, command_id, releases)
+        waits = []
+        with bus.run_worker(registry_of(ship=Recorder())) as running:
+            for settled in range(1, PATIENCE + 1):
+                wait_for_settles(running, settled)
+                waits.append(bus.seconds_until(bus.get(command_id).due_at))
                 bus.advance(61)
             record = bus.wait(command_id)
+        assert waits[0] < 1
+        assert waits[5] < waits[7] < waits[9]
+        assert waits[-1] == about(60)
         assert (record.status, record.reason) == (PARKED, "HANDLER_NOT_FOUND")
-        assert "novel" in str(record.error_message)
+        assert "'novel'" in str(record.error_message)
+        assert f"given back {PATIENCE} times" in str(record.error_message)
+
+    def test_its_audit_has_few_of_the_deliveries_and_how_many_there_were(self, bus: Harness) -> None:
+        command_id = bus.send(DOMAIN, "novel")
+        with bus.run_worker(registry_of(ship=Recorder())) as running:
+            for settled in range(1, PATIENCE + 1):
+                wait_for_settles(running, settled)
+                bus.advance(61)
+            bus.wait(command_id)
+        released = [e.details for e in bus.trail(command_id) if e.event_type == "RELEASED"]
+        assert [details["releases"] for details in released] == [1, 2, 4, 8, 16]
+        assert bus.kinds(command_id)[-2:] == ["RECEIVED", "MOVED_TO_TSQ"]
 
     def test_a_worker_that_knows_it_takes_over(self, bus: Harness) -> None:
         command_id = bus.send(DOMAIN, "novel")
