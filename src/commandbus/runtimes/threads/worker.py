@@ -302,7 +302,7 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
     def _execute(self, call: Call, slot: Slot) -> Settlement | None:
         began = time.perf_counter()
         error: BaseException | None = None
-        outcome = None
+        outcome: Any = None
         try:
             # A context of its own: what a handler leaves in context variables stays with it.
             own = copy_context()

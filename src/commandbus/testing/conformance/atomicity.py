@@ -23,10 +23,13 @@ from commandbus.errors import (
 from commandbus.operations import (
     declaring,
     erasure,
+    fleet_starts,
+    history,
     ledger,
     membership,
     parked_notes,
     presence,
+    restarts,
     retention,
     routing,
     schedules,
@@ -49,7 +52,9 @@ Act = Callable[[], Any]
 KINDS = {
     *("unique", "cancellation", "breaker", "schedule"),
     *(parked_notes.KIND, ledger.KIND, ledger.HEAD, ledger.OPEN, ledger.ACTION, membership.KIND),
-    *(declaring.KIND, moving.KIND, presence.REQUESTS),
+    *(declaring.KIND, moving.KIND, presence.REQUESTS, presence.KIND, fleet_starts.KIND),
+    *(restarts.KIND, parked_notes.ESCALATION, "history"),
+    *(history._kind(grain, DOMAIN) for grain in history.Grain),
 }
 """Of documents that these operations write; a test fails when one is missing here."""
 

@@ -1,0 +1,5 @@
+from commandbus.testing.conformance.atomic_services import AtomicServicesSuite
+
+
+class TestAtomicServices(AtomicServicesSuite):
+    pass
