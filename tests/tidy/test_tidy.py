@@ -172,11 +172,11 @@ def test_every_broad_except_has_a_reason() -> None:
 def test_prose_is_plain() -> None:
     suffixes = (".py", ".sql", ".html", ".js")
     code = [path for suffix in suffixes for path in files_below(SOURCE, suffix=suffix)]
-    # Decisions are records of their time, and the page of the laboratory is made from its runs.
+    # The page of the laboratory is made from its runs.
     docs = [
         path
         for path in [*files_below(ROOT / "docs", suffix=".md"), *ROOT.glob("*.md")]
-        if "decisions" not in path.parts and path.stem != "reliability"
+        if path.stem != "reliability"
     ]
     # These names are given by what the tests of the worker were taken from, and by recorded runs.
     given = ("test_worker.py", "bugs.py")

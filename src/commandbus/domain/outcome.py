@@ -38,7 +38,7 @@ WITHOUT_RESULT = Succeeded()
 
 
 class Rejected(msgspec.Struct, frozen=True):
-    """The business said no: final, no operator."""
+    """A business rule refused it: final, not parked."""
 
     failure: Failure
 
@@ -49,7 +49,7 @@ class RetryLater(msgspec.Struct, frozen=True):
 
 
 class Parked(msgspec.Struct, frozen=True):
-    """An operator is asked. `reason` says which rule decided so."""
+    """It waits for an operator. `reason` names the rule that decided so."""
 
     failure: Failure
     reason: str
@@ -133,7 +133,7 @@ def _backoff(error: BaseException, failure: Failure, attempt: int, policy: Retry
 
 
 def _bounded(seconds: float) -> float:
-    """A wait that every store can keep, whatever was asked for; what is no number waits not at all."""
+    """A delay within the range of every store; 0 for what is not a number."""
     return min(float(seconds), float(LONGEST)) if seconds > 0 else 0.0
 
 

@@ -63,7 +63,7 @@ class Unproven(msgspec.Struct, frozen=True):
 
 
 class Undecodable(msgspec.Struct, frozen=True):
-    """No event at all; an operator is asked."""
+    """Not an event: it is parked for an operator."""
 
     message: str
 

@@ -45,7 +45,7 @@ def heartbeat(scope: Scope, info: WorkerInfo, lease_seconds: float) -> float:
 
 
 def report_worker(scope: Scope, info: WorkerInfo, version: int, again: float = HEARTBEAT) -> Op[int]:
-    """Say that a worker lives, and that it will say so `again` after so many seconds; `version` is what
+    """Report that a worker is alive; its next report follows after `again` seconds. `version` is what
     the last report returned, 0 for the first."""
     now = yield from scope.store.now()
     info = msgspec.structs.replace(info, seen_at=as_datetime(now))
@@ -59,7 +59,7 @@ def report_worker(scope: Scope, info: WorkerInfo, version: int, again: float = H
 
 @autocommit
 def forget_worker(scope: Scope, name: str, *, goes_on: bool = False) -> Op[None]:
-    """A worker has ended in order, with what was asked of it; unless it `goes_on` under its name."""
+    """Remove a worker that has stopped, and the requests to it unless it `goes_on` under its name."""
     yield from scope.store.delete_document(KIND, name)
     if not goes_on:
         yield from scope.store.delete_document(REQUESTS, name)

@@ -75,7 +75,7 @@ def _reply(record: CommandRecord[Any], outcome: ReplyOutcome) -> Reply:
 
 
 def _result(sent: SendResult[R], record: CommandRecord[Any]) -> R | None:
-    """The result of a command that has ended, or what its end is to who asked for it."""
+    """The result of a command that has ended; raises what its end means to its sender."""
     if record.status is CommandStatus.CANCELED:
         raise CommandCanceled(record.reason or "canceled")
     if record.error is not None:

@@ -1,4 +1,4 @@
-"""`WorkerWatchdog`: looks after a worker from a thread of its own, in either runtime."""
+"""`WorkerWatchdog`: checks the health of a worker from a thread of its own, in either runtime."""
 
 from __future__ import annotations
 

@@ -14,14 +14,14 @@ from commandbus.store.sessions import quiet
 from commandbus.store.wakeup import WakeHub
 
 SWEEP = 300.0
-"""How often open batches are looked for."""
+"""Seconds between two searches for open batches."""
 AGAIN = 10.0
-"""How often they are looked at while there are some: a worker may die between a settle and this. With a
+"""Seconds between two checks of open batches: a worker may die between a settle and its check. With a
 session ever more rarely while nothing settles here, since the death of a worker is noticed."""
 
 
 class BatchCloser:
-    """Looks at batches soon after a settle has changed their counts: after, because only then all
+    """Checks batches soon after a settle has changed their counts: after, because only then all
     settles that were committed before are seen, so the last check sees them all."""
 
     name = "batches"
@@ -31,7 +31,7 @@ class BatchCloser:
         self._domains = domains
         self._lock = threading.Lock()
         self.touched: set[UUID] = set()
-        """Not looked at yet."""
+        """Not checked yet."""
         self._again = AGAIN
 
     def touch(self, batches: Iterable[UUID], hub: WakeHub) -> None:

@@ -1,4 +1,4 @@
-"""How processes know of each other whether they live.
+"""How processes learn whether other processes are alive.
 
 A store with a server knows a process by a connection that it keeps: while the connection is open, the
 process lives, and it need not say so again and again. The process is then known under the name of its

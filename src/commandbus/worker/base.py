@@ -295,7 +295,7 @@ class WorkerBase(ABC):
 
     @property
     def last_exceptions(self) -> list[CaughtException]:
-        """The newest exceptions of handlers, oldest first; for tests and for a look from outside."""
+        """The newest exceptions of handlers, oldest first; for tests and for inspection."""
         return list(self._execution.last_exceptions)
 
     def set_concurrency(self, concurrency: int) -> None:

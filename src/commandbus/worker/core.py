@@ -263,7 +263,7 @@ class WorkerCore:
 
     @property
     def _fallback(self) -> float:
-        """Seconds until a claim that nothing has led to."""
+        """Seconds until the fallback claim."""
         return pace.fallback(self.poll_interval, hears=self._hears)
 
     def _next_settle(self) -> float:

@@ -23,7 +23,7 @@ FATES = {
 
 
 class CaughtException(msgspec.Struct, frozen=True):
-    """A handler's exception, kept for tests and for a look from outside."""
+    """A handler's exception, kept for tests and for inspection."""
 
     command_id: str
     command_type: str

@@ -10,7 +10,7 @@ session that they hear announcements."""
 SWEEP_INTERVAL = 0.1
 """A busy worker promotes due work and rescues expired leases this often, not with every claim."""
 SWEEP_INTERVAL_MIN = 0.02
-"""And no more often than this where work is known to become due before."""
+"""The shortest interval between two promotions, where work becomes due earlier."""
 SETTLE_GAP = 0.004
 """While all slots are busy and more work waits for them, settles begin no closer to each other: each
 costs a commit, and nothing is held up but the moment at which outcomes are known."""
@@ -31,7 +31,7 @@ SUSPECTS_HOARD_SECONDS = 0.2
 
 
 def fallback(poll_interval: float, *, hears: bool) -> float:
-    """Seconds until a claim that nothing has led to. `hears`: news is announced to this process as long
+    """Seconds until the fallback claim. `hears`: news is announced to this process as long
     as it lives."""
     is_quiet = hears and poll_interval >= QUICK_CHECK_FROM
     return max(poll_interval, QUIET_SECONDS) if is_quiet else poll_interval
@@ -45,11 +45,11 @@ class HandlerTime:
         self.runs = 0
 
     def add(self, seconds: float, runs: int) -> None:
-        """So many runs took so many seconds together."""
+        """Add so many runs, which took so many seconds together."""
         self.runs += runs
         average = seconds / runs
         self.seconds = average if self.seconds is None else 0.8 * self.seconds + 0.2 * average
 
     def known(self) -> float | None:
-        """The mean, once it is one of enough runs."""
+        """The mean; None before there were enough runs."""
         return self.seconds if self.runs >= MEASURED_MIN else None

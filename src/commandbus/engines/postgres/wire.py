@@ -72,7 +72,7 @@ async def end(driver: Driver, connection: Any, sql: str) -> Rows:
 
 
 def _ended(pgconn: PGconn, results: list[PGresult]) -> Rows:
-    """The driver would report an error of any of them as the error of all."""
+    """Check each result: the driver would raise an error of one of them for all."""
     if results[0].status != ExecStatus.COMMAND_OK:
         raise errors.error_from_result(results[0])
     if any(result.status not in _GOOD for result in results):

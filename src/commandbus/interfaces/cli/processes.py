@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from commandbus.sync import SyncCommandBus
 
 STATUSES = {"troubleshooting": "WAITING_FOR_TROUBLESHOOTING"}
-"""What may be said for short."""
+"""Short forms of statuses."""
 
 
 def _status(record: ProcessRecord) -> Text:
@@ -152,7 +152,7 @@ def _print(record: ProcessRecord) -> None:
         took = text.duration((record.finished_at - record.created_at).total_seconds())
         facts.append(("ended", f"{ago(record.finished_at)}, took {took}"))
     if record.due_at is not None and record.status != "WAITING_FOR_TROUBLESHOOTING":
-        facts.append(("deadline", text.age(record.due_at)))  # which stands still for a person
+        facts.append(("deadline", text.age(record.due_at)))  # it stands while an operator is awaited
     for label, other in (("parent", record.parent_id), ("batch", record.batch_id)):
         facts += [(label, str(other))] if other is not None else []
     if record.error is not None:
@@ -165,7 +165,7 @@ def _print(record: ProcessRecord) -> None:
 
 
 def _advise(record: ProcessRecord, trail: list[ProcessEvent]) -> None:
-    """What a person can do about it."""
+    """The actions that an operator can take."""
     parked = [step for step in record.steps if step.parked]
     for step in parked:
         output.note(f"{step.name} waits for a person: commandbus tsq show {step.command_id}")

@@ -60,8 +60,8 @@ class _Child:
 
 class Supervisor:
     """Keeps a number of worker processes alive, gives back what those that died held, and passes
-    signals on to them. Where systemd asks for signs of life, it gives them itself, for systemd minds
-    only the process that it started."""
+    signals on to them. It notifies systemd's watchdog itself, because systemd accepts that only from
+    the process that it started."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class Supervisor:
         if child.restart_at is None:
             if code in HOPELESS and now - child.started < YOUNG_SECONDS:
                 return code
-            if code == Exit.OK:  # it has done its share
+            if code == Exit.OK:  # it has ended in order
                 output.note(f"worker process {child.process.pid} has ended; starting another")
                 child.restart_at = now
             else:

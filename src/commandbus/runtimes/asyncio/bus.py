@@ -65,7 +65,7 @@ class _Sending(Acting):
 
 
 class CommandBus(BusBase, _Sending):
-    """Sends commands and tells what became of them.
+    """Sends commands, reads how they ended, and operates queues, schedules, batches and processes.
 
     `url` is the argument, else COMMANDBUS_URL, else sqlite:///commandbus.db in the current folder;
     further settings are those of BusSettings. Use it as `async with CommandBus(url) as bus:`.
@@ -81,7 +81,7 @@ class CommandBus(BusBase, _Sending):
         return self
 
     async def close(self) -> None:
-        """Finish what was begun and let go of the store."""
+        """Finish calls that have begun, and close the connections to the store."""
         await self.engine.close_async()
         self.hub.wake_all("lost")  # workers that were not stopped end now
 
@@ -181,7 +181,7 @@ class BusWithin(HandlerBus):
 
 
 class TroubleshootingQueue(Acting):
-    """Commands that wait for a person, and what a person can do about them. With the `registry` of
+    """Parked commands, and what an operator can do about them. With the `registry` of
     the handlers, an edited payload is checked against the type of its handler."""
 
     def __init__(self, bus: CommandBus, registry: HandlerRegistry | None = None) -> None:

@@ -18,7 +18,7 @@ _decode = msgspec.msgpack.decode
 
 
 def answer(context: SyncHandlerContext, ask: Ask) -> Answer:
-    """Do it, and say what came of it, whatever that is."""
+    """Carry it out, and answer with its result or its error."""
     try:
         return Answer(ask.number, raw(_do(context, ask)))
     except msgspec.ValidationError as error:

@@ -195,7 +195,7 @@ class Children:
             child.kill()
 
     def _changed_figures(self) -> None:
-        """Report them, but not with every death in a row of them."""
+        """Report them; of several deaths in a row not each."""
         now = time.monotonic()
         if now >= self._reported_at + REPORT_SECONDS and not self._stopping:
             self._reported_at = now
@@ -371,7 +371,7 @@ class _NotBegun(Exception):  # noqa: N818 - a signal inside this module
 
 
 def _wrong(child: Child, problem: str) -> TransientCommandError:
-    """Whatever that child says later is of no use either."""
+    """What that child sends later is ignored."""
     child.ready = False  # spent
     return TransientCommandError(
         "CHILD_LOST", f"The child process of the handler sent a wrong message and is ended: {problem}."

@@ -133,7 +133,7 @@ class Child:
         return bool(ready)
 
     def ring(self, stop: Stop) -> None:
-        """Say something to a child that is busy with its handler."""
+        """Send a message to a child that is busy with its handler."""
         with suppress(OSError), self._lock:
             if self._death is None:
                 self._bell.send(encode(stop))
