@@ -39,8 +39,9 @@ BESIDE = {
     *("worker/keeper.py", "worker/metrics.py", "worker/pace.py", "worker/prefetch.py"),
     *("worker/recorder.py", "worker/suspects.py", "worker/until_idle.py", "services/reclaimer.py"),
 }
-LOOP = {"run", "_work", "_set_timer", "deadline", "done"}
-"""Of the worker: its start, which goes on, and its timer."""
+WORKER = {"runtimes/asyncio/worker.py", "worker/base.py", "worker/core.py"}
+LOOP = {"run", "_work", "_set_timer", "deadline", "done", "_observe"}
+"""Of the worker: its start, which goes on, its timer, and its health."""
 
 
 class Trace:
@@ -97,9 +98,7 @@ def _functions(filename: str) -> dict[int, ast.FunctionDef | ast.AsyncFunctionDe
 
 def _is_counted(code: CodeType) -> bool:
     path = Path(code.co_filename).relative_to(SOURCE).as_posix()
-    if path in BESIDE or (
-        path in ("runtimes/asyncio/worker.py", "worker/core.py") and code.co_name in LOOP
-    ):
+    if path in BESIDE or (path in WORKER and code.co_name in LOOP):
         return False
     return code.co_firstlineno in _functions(code.co_filename)
 

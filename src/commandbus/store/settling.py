@@ -140,13 +140,12 @@ def plan(writes: Writes, settlement: Settlement, member: Member, worker: str, cl
             releases = member.releases + counted
             writes.requeues.append(QueueRow(seq, attempt - 1, crashes, releases, _micro(delay)))
             if audited:
-                more: dict[str, Any] = {"releases": releases} if counted else {}
-                more |= {"breaker": breaker} if breaker else {}
-                note(AuditEventType.RELEASED, reason=reason, retry_in=delay, **more)
+                counts = {"releases": releases} if counted else {}
+                behind = {"breaker": breaker} if breaker else {}
+                note(AuditEventType.RELEASED, reason=reason, retry_in=delay, **counts, **behind)
         case Crashed(cause):
-            plan_lost(
-                writes, member, settlement.lease_id, worker, claimed_at, worker_lost(crashes + 1, cause)
-            )
+            lost = worker_lost(crashes + 1, cause)
+            plan_lost(writes, member, settlement.lease_id, worker, claimed_at, lost)
         case _:
             assert_never(outcome)
 

@@ -231,15 +231,11 @@ class Execution:
     def _begin(self, claimed: Claimed) -> Call | Settlement:
         handler = self._registry.get(claimed.domain, claimed.command_type)
         if handler is None:
-            outcome = decide_unknown_handler(claimed.domain, claimed.command_type, claimed.releases)
+            domain, name = claimed.domain, claimed.command_type
+            outcome = decide_unknown_handler(domain, name, claimed.releases)
             parked = isinstance(outcome, Parked)
-            logger.log(
-                logging.ERROR if parked else logging.WARNING,
-                "no handler for %s in domain %s: %s",
-                claimed.command_type,
-                claimed.domain,
-                "parked" if parked else "given back",
-            )
+            level, fate = (logging.ERROR, "parked") if parked else (logging.WARNING, "given back")
+            logger.log(level, "no handler for %s in domain %s: %s", name, domain, fate)
             return self._settlement(claimed, outcome)
         if claimed.cancel is not None or (self.requests and claimed.seq in self.requests):
             return self.canceled(claimed)
