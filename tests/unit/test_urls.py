@@ -36,6 +36,28 @@ def test_a_url_of_sqlalchemy_opens_postgresql_and_hides_its_secret(scheme: str) 
     assert "s3cret" not in shown_url(bus.url) + shown_url(url) + repr(bus)
 
 
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("postgresql:///shop", {"dbname": "shop"}),
+        ("postgres:///shop?schema=bus", {"dbname": "shop"}),
+        ("postgresql:///shop?host=/run/postgresql", {"dbname": "shop", "host": "/run/postgresql"}),
+        ("postgresql:///shop?host=a,b&port=1,2", {"dbname": "shop", "host": "a,b", "port": "1,2"}),
+        ("postgresql://", {}),
+    ],
+)
+def test_a_url_without_a_host_is_the_server_that_libpq_takes(
+    url: str, expected: dict[str, str]
+) -> None:
+    conninfo = pytest.importorskip("psycopg.conninfo")
+    from commandbus.engines.postgres.location import parse
+    from commandbus.interfaces.web.stores import reading_url
+
+    for given in (url, reading_url(url) or ""):
+        found = conninfo.conninfo_to_dict(parse(given).conninfo)
+        assert {key: found.get(key) for key in ("dbname", "host", "port") if found.get(key)} == expected
+
+
 def test_a_file_of_sqlalchemy_is_opened(tmp_path: object) -> None:
     with SyncCommandBus(f"sqlite+pysqlite:///{tmp_path}/jobs.db") as bus:
         bus.send("orders", "ship")

@@ -8,8 +8,9 @@ be harmless is kept, and the rest is an ellipsis.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import SplitResult, quote, unquote, urlencode
 
 SCHEMES = ("memory", "sqlite", "postgresql", "postgres")
 OPTIONS = frozenset(
@@ -36,6 +37,16 @@ def without_driver(url: Any) -> Any:
     """A URL as SQLAlchemy writes it, such as postgresql+psycopg://…, without the name of the driver;
     anything else as it is."""
     return _DRIVER.sub(r"\1", url, count=1) if isinstance(url, str) else url
+
+
+def with_query(parts: SplitResult, query: Iterable[tuple[str, Any]]) -> str:
+    """A URL with another query. `urlunsplit` would take the slashes away where no host is named, as in
+    postgresql:///shop, which is the server on this machine."""
+    encoded = urlencode(list(query), quote_via=quote)
+    rest = f"?{encoded}" if encoded else ""
+    rest += f"#{parts.fragment}" if parts.fragment else ""
+    slashes = "//" if parts.path[:1] in ("", "/") else ""  # else it is no URL, and its text no host
+    return f"{parts.scheme}:{slashes}{parts.netloc}{parts.path}{rest}"
 
 
 def shown_url(url: object) -> str:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 from difflib import get_close_matches
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 from psycopg import ProgrammingError
@@ -32,7 +32,7 @@ from psycopg.pq import Conninfo
 
 from commandbus.errors import ConfigurationError
 from commandbus.settings import STATEMENT_SECONDS
-from commandbus.store.urls import shown_url
+from commandbus.store.urls import shown_url, with_query
 
 DEFAULT_SCHEMA = "commandbus"
 
@@ -175,7 +175,7 @@ def _try_to_split(url: str) -> tuple[tuple[dict[str, str], dict[str, Any]], str 
         problem = _misplaced(parts.netloc, parts.path, rest)
         if problem is not None:
             return (options, {}), problem
-        clean = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(rest, quote_via=quote)))
+        clean = with_query(parts._replace(scheme="postgresql"), rest)
         return (options, dict(conninfo_to_dict(clean))), None
     except (ProgrammingError, ValueError):
         return (options, {}), "an address or an escape such as %2Z is malformed."

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from commandbus.errors import StoreUnavailable
 from commandbus.runtimes.asyncio.bus import CommandBus
+from commandbus.store.urls import with_query
 
 STATEMENT_MS = 5_000
 PATIENCE_SECONDS, FORGET_SECONDS = 1.5, 1.0
@@ -40,7 +41,7 @@ def reading_url(url: str) -> str | None:
         "pool_timeout": str(PATIENCE_SECONDS),
         "notify": "off",
     }
-    return urlunsplit(parts._replace(query=urlencode(query, quote_via=quote)))
+    return with_query(parts, query.items())
 
 
 class Stores:
