@@ -10,7 +10,9 @@ from shutil import copy
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import psycopg
 import pytest
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from commandbus.engines.postgres.location import parse
@@ -118,6 +120,41 @@ def test_tests_on_sqlite_leave_the_real_store_alone(tmp_path: Path) -> None:
     check_that_tests_leave_the_real_store_alone(tmp_path, database, f"sqlite:///{name}")
 
 
+CLONES = """
+import django
+from django.conf import settings
+
+test = {"NAME": "test.sqlite3"}
+database = {"ENGINE": "django.db.backends.sqlite3", "NAME": "db.sqlite3", "TEST": test}
+apps = ["commandbus.integrations.django", "django.contrib.contenttypes", "django.contrib.auth"]
+backend = "commandbus.integrations.django.backend.CommandBusBackend"
+settings.configure(
+    INSTALLED_APPS=apps,
+    DATABASES={"default": database},
+    TASKS={"default": {"BACKEND": backend, "OPTIONS": {"DATABASE": "default"}}},
+    USE_TZ=True,
+)
+django.setup()
+from django.contrib.auth.models import Permission
+from django.db import connection
+
+connection.creation.create_test_db(verbosity=0)
+connection.creation.clone_test_db("1", verbosity=0)
+expected = Permission.objects.count()
+connection.close()
+connection.settings_dict["NAME"] = "test_1.sqlite3"
+print(expected, Permission.objects.count())
+"""
+
+
+def test_the_databases_of_parallel_tests_are_whole(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", CLONES], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    original, clone = map(int, run.stdout.split())
+    assert original == clone > 0
+
+
 @pytest.mark.postgres
 def test_tests_on_postgresql_leave_the_real_store_alone(tmp_path: Path) -> None:
     from tests.postgres.database import server
@@ -167,3 +204,45 @@ def test_the_url_of_a_server_keeps_every_character_of_its_parts() -> None:
     assert (given["user"], given["password"]) == ("ann@shop", "p@ss:w/rd?")
     assert (given["host"], given["port"], given["dbname"]) == ("/run/my sockets", "5433", "shop/1")
     assert given["sslmode"] == "require"
+
+
+def test_the_url_of_a_server_keeps_every_option_that_libpq_knows() -> None:
+    options = {
+        "channel_binding": "require",
+        "ssl_min_protocol_version": "TLSv1.3",
+        "target_session_attrs": "read-write",
+        "connect_timeout": 5,
+        "options": "-c lock_timeout=1000",
+        "assume_role": "shop owner",
+        "pool": True,
+        "server_side_binding": True,
+    }
+    settings = {"NAME": "shop", "HOST": "a.example,b.example", "PORT": "5432,5433", "OPTIONS": options}
+    given = conninfo_to_dict(parse(location._postgresql(settings, {})).conninfo)
+    assert (given["host"], given["port"]) == ("a.example,b.example", "5432,5433")
+    kept = ("channel_binding", "ssl_min_protocol_version", "target_session_attrs")
+    assert [given[key] for key in kept] == [options[key] for key in kept]
+    assert given["connect_timeout"] in (5, "5")
+    assert r"-c lock_timeout=1000 -c role=shop\ owner" in given["options"]
+
+
+@pytest.mark.postgres
+def test_the_bus_assumes_the_role_that_django_assumes() -> None:
+    from tests.postgres.database import server
+
+    url = create_database(server(os.getpid()))
+    parts = urlsplit(url)
+    role = f"owner of {parts.path[1:]}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(sql.SQL("create role {}").format(sql.Identifier(role)))
+    settings = {
+        "NAME": parts.path[1:],
+        "USER": parts.username or "postgres",
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": parts.hostname or parse_qs(parts.query)["host"][0],
+        "PORT": parts.port or parse_qs(parts.query).get("port", [""])[0],
+        "OPTIONS": {"assume_role": role},
+    }
+    conninfo = parse(location._postgresql(settings, {})).conninfo
+    with psycopg.connect(conninfo) as connection:
+        assert connection.execute("select current_user").fetchone() == (role,)

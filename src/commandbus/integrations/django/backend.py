@@ -45,6 +45,7 @@ OPTIONS = {
 _buses: dict[tuple[int, str], SyncCommandBus] = {}
 _opening = threading.Lock()
 _destroy_test_db = BaseDatabaseCreation.destroy_test_db
+_clone_test_db = BaseDatabaseCreation.clone_test_db
 
 
 def _close_then_destroy(creation: Any, *args: Any, **kwargs: Any) -> Any:
@@ -53,7 +54,17 @@ def _close_then_destroy(creation: Any, *args: Any, **kwargs: Any) -> Any:
     return _destroy_test_db(creation, *args, **kwargs)
 
 
+def _checkpoint_then_clone(creation: Any, *args: Any, **kwargs: Any) -> Any:
+    """For `test --parallel` Django copies the file of an SQLite database: without its write-ahead log,
+    which a bus in it has."""
+    if creation.connection.vendor == "sqlite":
+        with creation.connection.cursor() as cursor:
+            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return _clone_test_db(creation, *args, **kwargs)
+
+
 setattr(BaseDatabaseCreation, "destroy_test_db", _close_then_destroy)  # noqa: B010 - Django's own method
+setattr(BaseDatabaseCreation, "clone_test_db", _checkpoint_then_clone)  # noqa: B010
 
 
 class CommandBusBackend(api.BaseTaskBackend):  # type: ignore[misc]

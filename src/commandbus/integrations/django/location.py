@@ -13,9 +13,6 @@ from urllib.parse import quote, urlencode
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
-_QUERY_ONLY = ("service", "passfile", "sslmode", "sslcert", "sslkey", "sslrootcert", "options")
-"""Options of Django's PostgreSQL backend that libpq knows by the same names."""
-
 
 def url_of(alias: str, parameters: dict[str, Any]) -> str:
     """The URL of the bus in Django's database `alias`, as it is now; `parameters` are options of the
@@ -32,19 +29,26 @@ def url_of(alias: str, parameters: dict[str, Any]) -> str:
 
 
 def _postgresql(settings: dict[str, Any], parameters: dict[str, Any]) -> str:
+    from psycopg.pq import Conninfo
+
     user = quote(settings.get("USER") or "", safe="")
     if settings.get("PASSWORD"):
         user += ":" + quote(settings["PASSWORD"], safe="")
     host, port = str(settings.get("HOST") or ""), settings.get("PORT")
     place = f"{user}@" if user else ""
-    options = settings.get("OPTIONS") or {}
-    query = {key: options[key] for key in _QUERY_ONLY if options.get(key)} | parameters
-    if host.startswith("/"):  # a folder of sockets
+    options = dict(settings.get("OPTIONS") or {})
+    if options.get("assume_role"):  # Django sets the role of its own connections after connecting
+        role = str(options["assume_role"]).replace("\\", r"\\").replace(" ", r"\ ")
+        options["options"] = f"{options.get('options') or ''} -c role={role}".strip()
+    known = {option.keyword.decode() for option in Conninfo.get_defaults()}
+    query = {k: value for k, value in options.items() if k in known and value not in (None, "")}
+    query |= parameters
+    if host.startswith("/") or "," in host:  # a folder of sockets; several servers
         query["host"] = host
+        if port:
+            query["port"] = port
     else:
-        place += host
-    if port:
-        place += f":{port}"
+        place += host + (f":{port}" if port else "")
     encoded = urlencode(query, quote_via=quote)
     name = quote(str(settings.get("NAME") or ""), safe="")
     return f"postgresql://{place}/{name}" + (f"?{encoded}" if encoded else "")
