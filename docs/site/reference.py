@@ -36,6 +36,14 @@ MODULES = {
     "commandbus.pgmq": "PGMQ clients, and the mapping of a foreign queue.",
     "commandbus.testing": "Helpers for the tests of an application.",
 }
+INTEGRATIONS = {
+    "commandbus.integrations.fastapi": ("bus_lifespan", "get_bus", "install_error_handlers"),
+    "commandbus.integrations.sqlalchemy": ("send_after_commit",),
+    "commandbus.integrations.django.backend": ("CommandBusBackend",),
+    "commandbus.integrations.django.handling": ("registry_for",),
+    "commandbus.integrations.celery": (),
+}
+"""What programs import of the integrations; of those with `__all__`, what it lists."""
 LINE = 88
 """Signatures longer than this have a line per parameter."""
 
@@ -43,6 +51,7 @@ LINE = 88
 def pages() -> dict[str, str]:
     """Path below the documentation folder, and Markdown, of every reference page."""
     found = {f"reference/{name.replace('.', '-')}.md": module_page(name) for name in MODULES}
+    found["reference/integrations.md"] = integrations_page()
     found["reference/errors.md"] = errors_page()
     found["reference/settings.md"] = settings_page()
     found["reference/command-line.md"] = commands_page()
@@ -78,6 +87,31 @@ def module_page(name: str) -> str:
     for public_name in public:
         parts += entry(public_name, getattr(module, public_name))
     return "\n\n".join(parts) + "\n"
+
+
+def integrations_page() -> str:
+    parts = ["# Integrations", "How they are used is in [the guide](../guide/integrations.md)."]
+    for name, chosen in INTEGRATIONS.items():
+        module = importlib.import_module(name)
+        parts += [f"## `{name}`", text_of(module)]
+        for public in chosen or names_of(module):
+            described = "\n\n".join(entry(public, getattr(module, public)))
+            parts.append(re.sub("^##", "###", described, flags=re.MULTILINE))
+    parts += ["## Fixtures of pytest", "The plugin is loaded where the package is installed."]
+    parts.append(table(("fixture", "what"), fixtures()))
+    return "\n\n".join(parts) + "\n"
+
+
+def fixtures() -> list[tuple[str, str]]:
+    """The public fixtures of the pytest plugin, and the first paragraph of what they say."""
+    plugin = importlib.import_module("commandbus.integrations.pytest_plugin")
+    tree = ast.parse(inspect.getsource(plugin))
+    found = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.decorator_list]
+    return [
+        (f"`{one.name}`", (ast.get_docstring(one) or "").split("\n\n")[0])
+        for one in found
+        if not one.name.startswith("_")
+    ]
 
 
 def entry(name: str, value: Any) -> Iterator[str]:

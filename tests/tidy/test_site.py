@@ -83,6 +83,22 @@ def test_every_public_name_has_an_entry_and_a_docstring() -> None:
         assert page.partition(heading)[2].strip().partition("\n## ")[0], f"{name} has no docstring"
 
 
+def test_what_the_guide_imports_from_integrations_is_in_the_reference() -> None:
+    page = pages()["reference/integrations.md"]
+    line = re.compile(r"^from (commandbus\.integrations\.[\w.]+) import ([\w, ]+)", re.MULTILINE)
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")]
+    imported = {
+        (m, name.strip()) for t in texts for m, names in line.findall(t) for name in names.split(",")
+    }
+    assert len(imported) > 8
+    others = {"task_backends", "crontab"}  # Django's own; a module of the names of Celery
+    missing = {(m, name) for m, name in imported if f"### {name}\n" not in page and name not in others}
+    assert not missing
+    assert {"`command_clock`", "`postgres_command_bus`"} <= set(re.findall(r"`\w+`", page))
+    silent = [part.splitlines()[0] for part in page.split("\n### ")[1:] if len(part.splitlines()) < 2]
+    assert not silent, f"without a word about them: {silent}"
+
+
 def test_signatures_show_what_may_be_passed() -> None:
     page = pages()["reference/commandbus.md"]
     send = page.partition("### CommandBus.send()")[2].partition("\n### ")[0]
