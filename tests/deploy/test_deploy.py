@@ -226,6 +226,16 @@ def test_every_secret_that_is_used_is_in_the_example() -> None:
             assert "CHANGE-ME" in file.read_text(encoding="utf-8"), "no secrets in git"
 
 
+def test_the_job_of_the_schema_runs_when_what_it_needs_is_there() -> None:
+    """Before the phase Sync, a first deployment has neither its service account nor its secret; the
+    others wait until the schema is there."""
+    (job,) = of_kind("Job")
+    assert job["metadata"]["annotations"]["argocd.argoproj.io/hook"] == "Sync"
+    (worker,) = (template for name, template in pods() if "worker" in name)
+    (waiting,) = worker["spec"]["initContainers"]
+    assert "db verify" in waiting["command"][-1]
+
+
 def test_a_stop_is_waited_for_longer_than_it_takes() -> None:
     needed = SHUTDOWN_SECONDS + ABORT_SECONDS
     for name, template in pods():
