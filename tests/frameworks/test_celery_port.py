@@ -1,4 +1,4 @@
-"""An application of 12 tasks runs on Celery, and then on Command Bus with changed imports, with equal
+"""An application of 14 tasks runs on Celery, and then on Command Bus with changed imports, with equal
 results: in a worker process, and in a test with `drain`."""
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def write_shop(folder: Path, *, ported: bool) -> dict[str, str]:
     # Celery loads the settings of Django where it finds them named.
     others = ("COMMANDBUS_", "DJANGO_")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(others)}
-    return {**clean, "SHOP_FOLDER": str(folder), "PYTHONPATH": str(folder), "PYTHONWARNINGS": "ignore"}
+    path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+    return {**clean, "SHOP_FOLDER": str(folder), "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
 
 
 @contextmanager
@@ -160,7 +161,7 @@ def commandbus_worker() -> list[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(sys.platform == "win32", reason="the prefork pool of Celery needs fork")
-def test_an_application_of_12_tasks_has_equal_results_before_and_after_the_port(tmp_path: Path) -> None:
+def test_an_application_of_14_tasks_has_equal_results_before_and_after_the_port(tmp_path: Path) -> None:
     pytest.importorskip(
         "celery", reason="CELERY IS NOT INSTALLED: the port is not compared; pip install celery"
     )
@@ -178,7 +179,8 @@ def test_an_application_of_12_tasks_has_equal_results_before_and_after_the_port(
     assert (after["notes"], after["uploads"]) == (before["notes"], before["uploads"])
     assert after["results"]["chord"] == ["SUCCESS", 20]
     assert after["results"]["hard limit"][:2] == ["FAILURE", "TimeLimitExceeded"]
-    assert after["uploads"] == 2
+    assert (after["uploads"], after["texts"], before["texts"]) == (2, True, True)
+    assert after["results"]["group after a group"] == ["a group", [6, 6]]
 
 
 @pytest.mark.slow
@@ -188,6 +190,7 @@ def test_the_ported_application_runs_in_a_test_with_drain(tmp_path: Path) -> Non
     results = found["results"]
     assert {name: result for name, result in results.items() if result[0] == "FAILURE"} == {
         "declined": ["FAILURE", "PaymentDeclined", "card 13 is blocked"],
+        "errback": ["FAILURE", "PaymentDeclined", "card 13 is blocked"],
         "exhausted": ["FAILURE", "ConnectionError", "the store is away"],
         "broken chain": ["FAILURE", "ConnectionError", "the store is away"],
     }

@@ -1,4 +1,4 @@
-"""An application of 12 tasks, written for Celery. The test runs it as it stands on Celery, and with
+"""An application of 14 tasks, written for Celery. The test runs it as it stands on Celery, and with
 nothing but its imports and its broker changed on Command Bus."""
 
 import os
@@ -29,7 +29,25 @@ class PaymentDeclined(Exception):
 
 class Audited(Task):
     def on_failure(self, exc, task_id, args, kwargs, einfo):
-        note(f"failed {type(exc).__name__}")
+        note(f"failed {type(exc).__name__} {args[0]} {'PaymentDeclined' in einfo.traceback}")
+
+
+class InContext(Task):
+    """As the documentation of Flask shows it."""
+
+    def __call__(self, *args, **kwargs):
+        note("context")
+        return self.run(*args, **kwargs)
+
+
+class Double(Task):
+    name = "shop.double"
+
+    def run(self, x):
+        return 2 * x
+
+
+double = app.register_task(Double())
 
 
 def note(line):
@@ -52,7 +70,7 @@ def total(numbers):
     return sum(numbers)
 
 
-@app.task(bind=True, max_retries=5)
+@app.task(bind=True, base=InContext, max_retries=5)
 def fetch_price(self, sku):
     if self.request.retries < 2:
         raise self.retry(exc=ConnectionError("the price service is busy"), countdown=0)
@@ -95,6 +113,11 @@ def charge(order_id: int, amount: Decimal):
     if order_id == 13:
         raise PaymentDeclined("card 13 is blocked")
     return f"{order_id}: {amount:.2f}"
+
+
+@app.task
+def alarm(request, exc, traceback):
+    note(f"alarm {type(exc).__name__} {request.args[0]}")
 
 
 @app.task(rate_limit="100/s")
@@ -147,6 +170,13 @@ def play():
         "chord of chains": chord([add.s(1, 1) | multiply.s(4), add.s(2, 2)])(total.s()),
         "checkout": checkout.delay([1, 2, 3]),
         "link": add.apply_async((40, 2), link=audit.s().set(queue="audit")),
+        "class": double.delay(21),
+        "partial chain": chain(add.s(1), add.s(5)).apply_async((9,)),
+        "errback": charge.apply_async((13, Decimal("2.00")), link_error=alarm.s()),
+        "group in a group": group(add.s(1, 1), group(add.s(2, 2), add.s(3, 3))).apply_async(),
+        "group after a group": chain(
+            group(add.s(1, 1), add.s(2, 2)), group(total.s(), total.s())
+        ).apply_async(countdown=0),
         "soft limit": render_report.delay(9),
         "hard limit": import_catalog.delay("catalog.csv"),
     }
@@ -159,6 +189,7 @@ def play():
     return {
         "results": seen,
         "notes": sorted(set(notes)),
+        "texts": all(str(result) == result.id for name, result in sent.items() if "group" not in name),
         "uploads": sum("upload a" in n for n in notes),
     }
 
@@ -166,4 +197,5 @@ def play():
 def is_quiet():
     """What nobody waits for has happened, too."""
     notes = (folder / "notes.txt").read_text().splitlines()
-    return {"audit 42", "audit [2, 3, 4]", "heartbeat beat"} <= set(notes)
+    expected = {"audit 42", "audit [2, 3, 4]", "heartbeat beat", "alarm PaymentDeclined 13"}
+    return expected <= set(notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -20,6 +21,7 @@ from commandbus.integrations.celery.exceptions import (
     ChordError,
 )
 from commandbus.sync import SyncTroubleshootingQueue
+from commandbus.testing import FakeClock
 from tests.frameworks.celery_tasks.support import run, working
 
 
@@ -88,7 +90,15 @@ class TestCanvas:
     def test_a_task_that_runs_again_sends_what_follows_once(self, app: Celery) -> None:
         ran: list[str] = []
 
-        @app.task
+        crashes: list[int] = []
+
+        class Crashing(Task[..., Any]):
+            def on_success(self, retval: Any, task_id: Any, args: Any, kwargs: Any) -> None:
+                if not crashes:
+                    crashes.append(1)
+                    raise RetryAfter(0)
+
+        @app.task(base=Crashing)
         def first() -> str:
             return "a"
 
@@ -97,14 +107,6 @@ class TestCanvas:
             ran.append(word)
             return word
 
-        class Crashing(Task[..., Any]):
-            def on_success(self, retval: Any, task_id: Any, args: Any, kwargs: Any) -> None:
-                if not crashes:
-                    crashes.append(1)
-                    raise RetryAfter(0)
-
-        crashes: list[int] = []
-        first.__class__ = Crashing
         chain(first.s(), second.s()).apply_async()
         run(app)
         assert (ran, crashes) == (["a"], [1])
@@ -176,6 +178,47 @@ class TestCanvas:
         run(app)
         assert sent.get(timeout=0) == 3
 
+    def test_a_group_inside_a_group_is_flat_and_one_may_follow_another(self, app: Celery) -> None:
+        @app.task
+        def add(x: int, y: int) -> int:
+            return x + y
+
+        @app.task
+        def total(numbers: list[int], more: int = 0) -> int:
+            return sum(numbers) + more
+
+        nested = group(add.s(1, 1), group(add.s(2, 2), add.s(3, 3))).delay()
+        after = chain(group(add.s(1, 1), add.s(2, 2)), group(total.s(), total.s(10)), total.s()).delay()
+        run(app)
+        assert nested.get(timeout=0) == [2, 4, 6]
+        assert after.get(timeout=0) == 22
+        assert after.parent.get(timeout=0) == [6, 16]
+
+    def test_options_of_a_canvas_are_those_of_its_tasks(
+        self, app: Celery, command_clock: FakeClock
+    ) -> None:
+        @app.task
+        def add(x: int, y: int) -> int:
+            return x + y
+
+        @app.task
+        def total(numbers: list[int]) -> int:
+            return sum(numbers)
+
+        sent = group(add.s(1, 1), add.s(2, 2)).apply_async(countdown=60)
+        body = chord([add.s(3, 3)])(total.s(), countdown=90)
+        first = chain(add.s(4), add.s(5)).apply_async((1,), countdown=60)
+        named = chain(add.s(), add.s(1)).apply_async(kwargs={"x": 2, "y": 3})
+        run(app)
+        assert [one.state for one in (*sent, first.parent, body)] == ["PENDING"] * 4
+        assert (body.parent.get(timeout=0), named.get(timeout=0)) == ([6], 6)
+        command_clock.advance(60)
+        run(app)
+        assert (sent.get(timeout=0), first.get(timeout=0), body.state) == ([2, 4], 10, "PENDING")
+        command_clock.advance(30)
+        run(app)
+        assert body.get(timeout=0) == 6
+
     def test_what_cannot_follow_is_refused_before_anything_is_sent(self, app: Celery) -> None:
         @app.task
         def add(x: int, y: int) -> int:
@@ -183,8 +226,10 @@ class TestCanvas:
 
         with pytest.raises(TypeError, match="too many positional arguments"):
             chain(add.s(1, 1), add.s(1, 1)).apply_async()
-        with pytest.raises(NotPortable, match="a group after a group"):
-            chain(group(add.s(1, 1)), group(add.s(1))).apply_async()
+        with pytest.raises(NotPortable, match="Keep the id of its result"):
+            chain(add.s(1, 1), add.s(1)).apply_async(task_id=str(uuid4()))
+        with pytest.raises(NotPortable, match="Keep the id of its result"):
+            chain(add.s(1, 1), add.s(1).set(task_id=str(uuid4()))).apply_async()
         with pytest.raises(NotPortable, match="inside a group"):
             group(chord([add.s(1, 1)], add.s(1))).apply_async()
         assert app.bus.stats("celery").depth == 0

@@ -85,12 +85,31 @@ class TestOutcomes:
         assert [one.state for one in sent] == ["SUCCESS", "FAILURE", "SUCCESS"]
         assert sent[2].get(timeout=0) is None
 
+    def test_a_task_that_sets_its_state_to_failure_and_is_ignored_has_failed(self, app: Celery) -> None:
+        @app.task(bind=True)
+        def check(self: Task[..., Any]) -> None:
+            self.update_state(state="FAILURE", meta={"why": "no stock"})
+            raise Ignore
+
+        sent = check.delay()
+        run(app)
+        record = app.bus.get_command(sent.id)
+        assert record is not None
+        assert (sent.state, record.status) == ("FAILURE", "FAILED")
+
+    def test_a_result_is_written_as_its_id(self, app: Celery) -> None:
+        @app.task
+        def charge() -> None: ...
+
+        sent = charge.delay()
+        assert str(sent) == f"{sent}" == sent.id
+
     def test_hooks_of_a_base_class_are_called(self, app: Celery) -> None:
         called: list[str] = []
 
         class Audited(Task[..., Any]):
             def before_start(self, task_id: Any, args: Any, kwargs: Any) -> None:
-                called.append(f"before {kwargs}")
+                called.append(f"before {args}")
 
             def on_success(self, retval: Any, task_id: Any, args: Any, kwargs: Any) -> None:
                 called.append(f"success {retval}")
@@ -114,11 +133,11 @@ class TestOutcomes:
 
         charge.delay(False)
         run(app)
-        assert called == ["before {'fails': False}", "success paid", "after SUCCESS"]
+        assert called == ["before (False,)", "success paid", "after SUCCESS"]
         called.clear()
         charge.delay(True)
         run(app)
-        before = "before {'fails': True}"
+        before = "before (True,)"
         assert called == [before, "retry no", before, "failure no", "after FAILURE"]
 
     def test_a_base_class_may_come_from_the_app(self, app: Celery) -> None:

@@ -14,6 +14,7 @@ from commandbus.sync import SyncCommandBus
 from commandbus.testing import drain
 from tests.support.django_site import set_up_django
 
+OLD_SETTINGS = "OldSettings = type('OldSettings', (), {'CELERYBEAT_SCHEDULE': {}})"
 REFUSED = [
     ("app = Celery('a', broker='redis://localhost')", 1, "Give the URL of the store"),
     ("app = Celery('a', backend='rpc://')", 1, "results are kept in the store"),
@@ -38,7 +39,9 @@ REFUSED = [
     ("app = Celery('a')\napp.conf.task_routes = (print,)", 2, r"\{'queue': 'name'\}"),
     ("@shared_task\ndef f(x): ...\nf.chunks([(1,)], 10)", 3, "group of tasks"),
     ("@shared_task\ndef f(x): ...\nf.s(1).link(f.s())", 3, "link="),
-    ("@shared_task\ndef f(x): ...\nf.s(1).on_error(f.s())", 3, "on_failure"),
+    ("Celery('a').AsyncResult('x').forget()", 1, "db prune"),
+    ("app = Celery('a')\napp.register_task(app.Task())", 2, r"method run\(\)"),
+    ("app = Celery('a')\napp.config_from_object(OldSettings)\napp.tasks", 2, "namespace='CELERY'"),
     (f"from {celery.__name__}.schedules import solar", 1, "Use a crontab"),
 ]
 
@@ -48,7 +51,7 @@ def test_what_cannot_be_ported_fails_at_import_with_file_and_line(
     code: str, line: int, cure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = f"from {celery.__name__} import Celery, shared_task\n"
-    second = f"from {celery.__name__}.schedules import crontab\n"
+    second = f"from {celery.__name__}.schedules import crontab; {OLD_SETTINGS}\n"
     (tmp_path / "ported.py").write_text(first + second + code)
     monkeypatch.syspath_prepend(tmp_path)
     sys.modules.pop("ported", None)
@@ -72,6 +75,27 @@ def test_names_that_tasks_lack_are_still_attribute_errors(app: celery.Celery) ->
         add.delay(1).revoke(terminate=True)
     with pytest.raises(ConfigurationError, match="thread cannot be killed"):
         app.control.revoke(add.delay(1).id, terminate=True)
+
+
+def test_settings_are_items_too(app: celery.Celery) -> None:
+    app.conf["task_default_queue"] = "mail"
+    assert (app.conf["task_default_queue"], app.conf.get("timezone"), app.conf.get("x", 1)) == (
+        "mail",
+        "UTC",
+        1,
+    )
+    with pytest.raises(ConfigurationError, match="results are kept in the store"):
+        app.conf["result_backend"] = "rpc://"
+
+
+def test_routes_are_patterns_and_the_name_itself_goes_first(app: celery.Celery) -> None:
+    app.conf.task_routes = {
+        "*.mail.*": {"queue": "mail"},
+        "shop.mail.urgent": "urgent",
+        "shop.report_[ab]": {"queue": "reports"},
+    }
+    names = ("shop.mail.greet", "shop.mail.urgent", "shop.report_a", "shop.report_c")
+    assert [app.queue_of(name, {}) for name in names] == ["mail", "urgent", "reports", "celery"]
 
 
 def test_states_and_ids_have_the_names_of_celery(app: celery.Celery) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import datetime, timedelta
+from itertools import takewhile
 from typing import Any
 
 import pytest
+from cronsim import CronSim
 
+from commandbus import HandlerRegistry, RetryPolicy
 from commandbus.integrations.celery import (
     Celery,
     Task,
@@ -93,6 +97,62 @@ class TestTime:
                 1,
                 "TimeLimitExceeded",
             )
+
+    def test_a_task_without_a_time_limit_is_not_given_up(self) -> None:
+        with SyncCommandBus("memory://") as bus:
+            app = Celery("shop")
+            app.bus = bus
+            release = threading.Event()
+
+            @app.task
+            def render() -> str:
+                release.wait(20)
+                return "whole"
+
+            orders = HandlerRegistry("orders")
+
+            @orders.command(retry=RetryPolicy(max_attempts=1))
+            def plain() -> None:
+                release.wait(20)
+
+            sent = render.delay()
+            with SyncWorker(bus, HandlerRegistry.union([app.registry, orders]), thread_timeout=0.1):
+                eventually(lambda: sent.state == "STARTED")
+                given_up = bus.wait(bus.send(plain()), timeout=20)  # began later, and is over
+                assert (given_up.error_code, sent.state) == ("THREAD_TIMEOUT", "STARTED")
+                release.set()
+                assert sent.get(timeout=20) == "whole"
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"minute": 0, "hour": "*/3,8-17"},
+            {"minute": 30, "hour": 7, "day_of_week": "sunday"},
+            {"minute": "*/10", "hour": "3,17", "day_of_week": "Thursday,fri"},
+            {"minute": 0, "hour": 0, "day_of_month": "2-30/3"},
+            {"minute": {0, 30}, "hour": [6], "month_of_year": "january-mar"},
+            {"minute": 0, "hour": 5, "day_of_week": "*/2"},
+        ],
+        ids=str,
+    )
+    def test_a_crontab_has_the_occurrences_of_celery(self, fields: dict[str, Any]) -> None:
+        theirs = pytest.importorskip("celery.schedules").crontab(**fields)
+        first, days = datetime(2026, 1, 1), 60
+        expected = []
+        for number in range(1, days * 24 * 60):
+            moment = first + timedelta(minutes=number)
+            if (
+                moment.minute in theirs.minute
+                and moment.hour in theirs.hour
+                and moment.day in theirs.day_of_month
+                and moment.month in theirs.month_of_year
+                and moment.isoweekday() % 7 in theirs.day_of_week
+            ):
+                expected.append(moment)
+        end = first + timedelta(days=days)
+        found = takewhile(lambda one: one < end, CronSim(crontab(**fields).cron, first))
+        assert list(found) == expected
+        assert expected
 
     def test_a_rate_limit_is_one_of_the_fleet(self, app: Celery) -> None:
         @app.task(rate_limit="10/m")

@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from commandbus.integrations.celery import states
-from commandbus.integrations.celery.app import Celery, current_app, shared_task
+from commandbus.integrations.celery.app import Celery, shared_task
 from commandbus.integrations.celery.canvas import Signature, chain, chord, group
+from commandbus.integrations.celery.current import current_app, current_task, get_current_app
 from commandbus.integrations.celery.exceptions import NotPortable
 from commandbus.integrations.celery.lacking import MODULES, lack
 from commandbus.integrations.celery.result import AsyncResult, GroupResult
@@ -29,6 +30,7 @@ __all__ = [
     "chain",
     "chord",
     "current_app",
+    "current_task",
     "group",
     "shared_task",
     "signature",
@@ -39,7 +41,7 @@ __all__ = [
 
 def signature(task: str, *args: Any, **options: Any) -> Signature[Any]:
     """The signature of a task of the current app, by its name."""
-    return current_app().signature(task, *args, **options)
+    return get_current_app().signature(task, *args, **options)
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
@@ -16,10 +17,18 @@ from commandbus.domain.schedule import Schedule
 from commandbus.errors import CommandBusError, ConfigurationError
 from commandbus.integrations.celery import canvas
 from commandbus.integrations.celery.conf import Conf
+from commandbus.integrations.celery.current import get_current_app, set_current_app
 from commandbus.integrations.celery.options import TaskOptions, send_options
 from commandbus.integrations.celery.places import caller, refused
 from commandbus.integrations.celery.result import AsyncResult
 from commandbus.integrations.celery.schedules import when
+from commandbus.integrations.celery.surroundings import (
+    Control,
+    Receivers,
+    import_if_there,
+    imported,
+    installed_apps,
+)
 from commandbus.integrations.celery.task import Task
 from commandbus.runtimes.threads.bus import SyncCommandBus
 from commandbus.worker.context import SyncHandlerContext
@@ -32,7 +41,6 @@ R = TypeVar("R")
 Layer = TypeVar("Layer", bound=Middleware)
 
 _shared: list[Task[..., Any]] = []
-_current: Celery | None = None
 
 
 class Celery:
@@ -47,9 +55,9 @@ class Celery:
         broker: str | None = None,
         include: Iterable[str] = (),
         set_as_current: bool = True,
+        task_cls: type[Task[..., Any]] | str | None = None,
         **settings: Any,
     ) -> None:
-        global _current
         self.main = main
         self.conf = Conf()
         self._tasks: dict[str, Task[..., Any]] = {}
@@ -61,17 +69,23 @@ class Celery:
         self._layers: list[Middleware] = []
         self._lifespans: list[Lifespan] = []
         self._lock = threading.RLock()
-        self.on_after_configure = self.on_after_finalize = _Receivers(self)
-        self.control = _Control(self)
-        self.Task = Task
+        self.on_after_configure = self.on_after_finalize = Receivers(self)
+        self.control = Control(self)
+        self.Task: type[Task[..., Any]] = _task_class(task_cls or Task)
         if "backend" in settings:
             settings["result_backend"] = settings.pop("backend")
         self.conf.update({"broker_url": broker, "include": tuple(include)}, **settings)
         if set_as_current:
-            _current = self
+            set_current_app(self)
 
     def __repr__(self) -> str:
         return f"<Celery {self.main} on Command Bus>"
+
+    def set_current(self) -> None:
+        """Make this the app of shared tasks and of `current_app`."""
+        set_current_app(self)
+
+    set_default = set_current
 
     # Configuration
 
@@ -81,7 +95,7 @@ class Celery:
         place = caller()
 
         def read() -> None:
-            self.conf.read(_imported(obj) if isinstance(obj, str) else obj, namespace, place)
+            self.conf.read(imported(obj) if isinstance(obj, str) else obj, namespace, place)
 
         self._waiting.append(read)
 
@@ -89,16 +103,20 @@ class Celery:
         self,
         packages: Iterable[str] | Callable[[], Iterable[str]] | None = None,
         related_name: str = "tasks",
+        force: bool = False,
     ) -> None:
         """Import the module `tasks` of these packages, or of all installed apps of Django, when the
-        tasks are needed first."""
+        tasks are needed first, or at once with `force`."""
 
         def discover() -> None:
             names = packages() if callable(packages) else packages
-            for name in _installed_apps() if names is None else names:
-                _import_if_there(f"{name}.{related_name}")
+            for name in installed_apps() if names is None else names:
+                import_if_there(f"{name}.{related_name}")
 
-        self._waiting.append(discover)
+        if force:
+            discover()
+        else:
+            self._waiting.append(discover)
 
     def add_periodic_task(
         self,
@@ -111,6 +129,8 @@ class Celery:
     ) -> None:
         """A beat entry. `options` are those of `apply_async` that each of its tasks can have."""
         called = sig.clone(args, kwargs)
+        if called.errbacks:
+            raise refused("link_error of a beat entry", "Let its task send the one that may fail.")
         entry = {
             "task": called.task.name,
             "schedule": schedule,
@@ -143,6 +163,18 @@ class Celery:
             return self._add(made)
 
         return make if function is None else make(function)
+
+    def register_task(self, task: Task[..., Any] | type[Task[..., Any]]) -> Task[..., Any]:
+        """Add a task that is a class with the method `run`; raises as `task` does."""
+        made, place = task() if isinstance(task, type) else task, caller()
+        kind = type(made)
+        if kind.run is Task.run:
+            raise refused(f"the task {kind.__name__}", "Give it a method run().")
+        name = made.name or f"{kind.__module__}.{kind.__name__}"
+        made.become(kind.run, name, lambda: self, True, {}, place)
+        made.has_base = True
+        made.check()
+        return self._add(made)
 
     def _add(self, task: Task[..., Any]) -> Task[..., Any]:
         first = self._tasks.setdefault(task.name, task)
@@ -247,6 +279,8 @@ class Celery:
             if (task.name, queue) in self._contracts:  # another thread was first
                 return self._contracts[task.name, queue]
             registry = self._queue(queue)
+            if not task.has_base and type(task) is not self.Task:
+                task.__class__ = self.Task  # it may be set after the tasks, as by factories of Flask
             try:
                 made: CommandType[..., Any] = registry.command(
                     task.name, **task.handler_options(self.conf)
@@ -294,9 +328,11 @@ class Celery:
         task = self.find_task(name)
         if task is not None and task.queue is not None:
             return task.queue
-        for pattern, route in self.conf.task_routes.items():
-            if pattern == name or (pattern.endswith("*") and name.startswith(pattern[:-1])):
-                return _queue_of_route(route, self.conf.place("task_routes"))
+        routes = self.conf.task_routes
+        patterns = [name] if name in routes else routes  # the name itself goes before all patterns
+        for pattern in patterns:
+            if fnmatchcase(name, pattern):
+                return _queue_of_route(routes[pattern], self.conf.place("task_routes"))
         return str(self.conf.task_default_queue)
 
     def request_of(
@@ -365,33 +401,6 @@ class Celery:
             registry.schedules[known] = made
 
 
-class _Receivers:
-    """`app.on_after_configure.connect`: functions that are called when tasks are needed first."""
-
-    def __init__(self, app: Celery) -> None:
-        self._app = app
-
-    def connect(self, receiver: Callable[..., Any] | None = None, **_: Any) -> Any:
-        if receiver is None:
-            return self.connect
-        self._app._waiting.append(lambda: receiver(sender=self._app))
-        return receiver
-
-
-class _Control:
-    """`app.control`: what operators do, as far as programs do it."""
-
-    def __init__(self, app: Celery) -> None:
-        self._app = app
-
-    def revoke(self, task_id: str, **options: Any) -> None:
-        """Cancel a task; see `AsyncResult.revoke`."""
-        AsyncResult(task_id, self._app).revoke(**options)
-
-    def __getattr__(self, name: str) -> Any:
-        raise refused(f"app.control.{name}", "Use the command line, `commandbus --help`.")
-
-
 def make_task(
     function: Callable[..., Any],
     app: Callable[[], Celery],
@@ -404,11 +413,11 @@ def make_task(
     module = function.__module__
     if module == "__main__" and main:
         module = main
-    base = options.get("base") or Task
-    if not (isinstance(base, type) and issubclass(base, Task)):
-        raise refused(f"base={base!r}", f"Derive it from Task of {__name__.rpartition('.')[0]}.", place)
+    base = _task_class(options.get("base") or Task, place)
     name = options.get("name") or f"{module}.{function.__name__}"
-    made: Task[..., Any] = base(function, name, app, bind, options, place)
+    made = base()
+    made.become(function, name, app, bind, options, place)
+    made.has_base = options.get("base") is not None
     made.check()
     return made
 
@@ -428,19 +437,24 @@ def shared_task(function: Any = None, /, *, bind: bool = False, **options: Any) 
     place = caller()
 
     def make(function: Callable[..., Any]) -> Task[..., Any]:
-        made = make_task(function, current_app, bind, options, place)
+        made = make_task(function, get_current_app, bind, options, place)
         _shared[:] = [*(one for one in _shared if one.name != made.name), made]
         return made
 
     return make if function is None else make(function)
 
 
-def current_app() -> Celery:
-    """The app that was made last; one of its own where there is none."""
-    return _current if _current is not None else Celery("default")
+def _task_class(base: Any, place: str | None = None) -> type[Task[..., Any]]:
+    """The class of tasks that a program names, or "module:name" of it."""
+    found = imported(base) if isinstance(base, str) else base
+    if isinstance(found, type) and issubclass(found, Task):
+        return found
+    raise refused(f"base={base!r}", f"Derive it from Task of {__name__.rpartition('.')[0]}.", place)
 
 
 def _queue_of_route(route: Any, place: str) -> str:
+    if isinstance(route, str):
+        return route
     if isinstance(route, Mapping) and set(route) == {"queue"}:
         return str(route["queue"])
     raise refused(f"the route {route!r}", "Write {'module.task': {'queue': 'name'}}.", place)
@@ -450,24 +464,3 @@ def _schedule_name(entry: str) -> str:
     """Beat entries have any text as their name; a schedule has one that fits on a command line."""
     plain = re.sub(r"[^\w.:-]+", "-", entry, flags=re.ASCII)
     return (plain if plain[:1].isalpha() else f"_{plain}")[:63]
-
-
-def _imported(path: str) -> Any:
-    """The module, or with a colon the attribute, that the programmer names."""
-    module, _, attribute = path.partition(":")
-    found = import_module(module)
-    return getattr(found, attribute) if attribute else found
-
-
-def _import_if_there(name: str) -> None:
-    try:
-        import_module(name)
-    except ModuleNotFoundError as missing:
-        if missing.name is None or not (name == missing.name or name.startswith(f"{missing.name}.")):
-            raise
-
-
-def _installed_apps() -> list[str]:
-    from django.apps import apps
-
-    return [config.name for config in apps.get_app_configs()]

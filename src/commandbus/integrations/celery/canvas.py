@@ -10,9 +10,10 @@ result of the last step has its id from the beginning, and no other sender can t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from uuid import UUID, uuid4, uuid5
 
 import msgspec
@@ -21,8 +22,11 @@ from commandbus.domain.command import Command, SendRequest
 from commandbus.domain.ids import as_id, new_id
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.errors import DuplicateCommandError, InvalidOperationError, PermanentCommandError
+from commandbus.integrations.celery.current import get_current_app
+from commandbus.integrations.celery.exceptions import ExceptionInfo
 from commandbus.integrations.celery.lacking import SIGNATURES, lack
 from commandbus.integrations.celery.places import refused
+from commandbus.integrations.celery.request import HEADER, Request
 from commandbus.integrations.celery.result import AsyncResult, GroupResult
 
 if TYPE_CHECKING:
@@ -32,9 +36,9 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 Step = dict[str, Any]
 Plan = list[Step]
-"""Steps as plain values: {"task", "args", "kwargs", "options", "immutable"} or {"group": [plan, …]}."""
+"""Steps as plain values: {"task", "args", "kwargs", "options", "immutable"} or {"group": [plan, …]}. A
+task may have "errors", which are steps to call after its failure."""
 
-HEADER = "celery"
 JOIN = "celery.join"
 
 
@@ -66,6 +70,7 @@ class Signature(Generic[R]):
         self.kwargs = dict(kwargs or {})
         self.options = dict(options or {})
         self.immutable = immutable
+        self.errbacks: list[Signature[Any]] = []
 
     def __repr__(self) -> str:
         return f"{self.task.name}{self.args!r}"
@@ -82,7 +87,9 @@ class Signature(Generic[R]):
     def clone(self, args: Iterable[Any] = (), kwargs: dict[str, Any] | None = None) -> Signature[R]:
         """A copy with further arguments; positional ones come first."""
         merged = {**self.kwargs, **(kwargs or {})}
-        return Signature(self.task, (*args, *self.args), merged, self.options, self.immutable)
+        made = Signature(self.task, (*args, *self.args), merged, self.options, self.immutable)
+        made.errbacks = list(self.errbacks)
+        return made
 
     def set(self, immutable: bool | None = None, **options: Any) -> Signature[R]:
         """Set options of `apply_async`, such as countdown and queue."""
@@ -94,23 +101,121 @@ class Signature(Generic[R]):
         return self.apply_async(partial, kwargs)
 
     def apply_async(
-        self, args: Iterable[Any] = (), kwargs: dict[str, Any] | None = None, **options: Any
+        self,
+        args: Iterable[Any] | None = (),
+        kwargs: dict[str, Any] | None = None,
+        link_error: Any = (),
+        **options: Any,
     ) -> AsyncResult[R]:
         """Send the task with its arguments, and those that are given."""
         if self.immutable:
             args, kwargs = (), {}
-        full = self.clone(args, kwargs)
-        return self.task.apply_async(full.args, full.kwargs, **{**self.options, **options})
+        full = self.clone(args or (), kwargs)
+        errbacks = [*self.errbacks, *_signatures(link_error)]
+        sent = {**self.options, **options}
+        return self.task.apply_async(full.args, full.kwargs, link_error=errbacks, **sent)
+
+    def on_error(self, errback: Any) -> Signature[R]:
+        """Call a task when this one has failed: with (request, exc, traceback) where it takes more than
+        one argument, and at once; else it is sent with the id of the failed task."""
+        self.errbacks += _signatures(errback)
+        return self
+
+    def link_error(self, errback: Any) -> Any:
+        """As `on_error`; returns the errback."""
+        self.on_error(errback)
+        return errback
 
     def __or__(self, other: Any) -> chain:
         return chain(self, other)
 
     def plan(self) -> Plan:
-        step = {"task": self.task.name, "args": list(self.args), "kwargs": self.kwargs}
-        return [{**step, "options": self.options, "immutable": self.immutable}]
+        step: Step = {"task": self.task.name, "args": list(self.args), "kwargs": self.kwargs}
+        step |= {"options": self.options, "immutable": self.immutable}
+        if self.errbacks:
+            step["errors"] = _plans(self.errbacks)
+        return [step]
 
 
-class chain:  # noqa: N801 - Celery's name
+class _Canvas(ABC):
+    """What a chain, a group and a chord have in common."""
+
+    app: Any
+    _errors: tuple[Step, ...] = ()
+
+    @abstractmethod
+    def _steps(self) -> Plan: ...
+
+    def plan(self) -> Plan:
+        return [_with_errors(step, self._errors) for step in self._steps()]
+
+    def __or__(self, other: Any) -> chain:
+        return chain(self, other)
+
+    def on_error(self, errback: Any) -> Self:
+        """Call a task when one of these has failed; see `Signature.on_error`."""
+        self._errors = (*self._errors, *_plans(errback))
+        return self
+
+    def link_error(self, errback: Any) -> Any:
+        """As `on_error`; returns the errback."""
+        self.on_error(errback)
+        return errback
+
+    def apply_async(
+        self,
+        args: Iterable[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        link_error: Any = (),
+        **options: Any,
+    ) -> Any:
+        """Send the first step; returns the result of the last. The options are those of the first task,
+        of the body of a chord, or of all tasks of a group, as with Celery."""
+        if "task_id" in options:
+            raise refused("a task_id for a chain, group or chord", "Keep the id of its result.")
+        plan = [_with_errors(step, _plans(link_error)) for step in self.plan()]
+        if kwargs:
+            plan = _changed(plan, lambda step: {"kwargs": {**step["kwargs"], **kwargs}})
+        number = 1 if len(plan) > 1 and "group" in plan[0] else 0
+        rest = _changed(plan[number:], lambda step: {"options": {**step["options"], **options}})
+        return begin(self.app, [*plan[:number], *rest], tuple(args or ()))
+
+    def delay(self, *args: Any, **kwargs: Any) -> Any:
+        return self.apply_async(args, kwargs)
+
+    __call__ = delay
+
+
+def _changed(plan: Plan, change: Callable[[Step], Step]) -> Plan:
+    """The plan with other values in its first task, or the first of each member of its group."""
+    step = plan[0]
+    if "group" in step:
+        return [{"group": [_changed(member, change) for member in step["group"]]}, *plan[1:]]
+    return [{**step, **change(step)}, *plan[1:]]
+
+
+def _with_errors(step: Step, errors: Sequence[Step]) -> Step:
+    if not errors:
+        return step
+    if "group" in step:
+        return {"group": [[_with_errors(one, errors) for one in member] for member in step["group"]]}
+    return {**step, "errors": [*step.get("errors", ()), *errors]}
+
+
+def _plans(errbacks: Any) -> Plan:
+    return [one for errback in _signatures(errbacks) for one in errback.plan()]
+
+
+def _signatures(given: Any) -> list[Signature[Any]]:
+    """One signature, or several, as a list. Raises NotPortable for anything else."""
+    found = list(given) if isinstance(given, list | tuple) else [given]
+    for one in found:
+        if not isinstance(one, Signature):
+            raise refused(f"the errback {one!r}", "Give a signature of a task, such as task.s().")
+    return found
+
+
+class chain(_Canvas):  # noqa: N801 - Celery's name
     """Tasks one after another, each with the result of the one before as its first argument."""
 
     def __init__(self, *steps: Any) -> None:
@@ -120,27 +225,12 @@ class chain:  # noqa: N801 - Celery's name
         self.app: Celery = _app_of(given)
         self._plan: Plan = [step for one in given for step in one.plan()]
 
-    def __or__(self, other: Any) -> chain:
-        return chain(self, other)
-
-    def plan(self) -> Plan:
+    def _steps(self) -> Plan:
         return self._plan
 
-    def apply_async(self, args: Iterable[Any] = (), **options: Any) -> Any:
-        """Send the first step; returns the result of the last."""
-        plan = self._plan
-        if options:
-            plan = [{**plan[0], "options": {**plan[0].get("options", {}), **options}}, *plan[1:]]
-        return begin(self.app, plan, tuple(args))
 
-    def delay(self, *args: Any) -> Any:
-        return self.apply_async(args)
-
-    __call__ = delay
-
-
-class group:  # noqa: N801 - Celery's name
-    """Tasks that run at the same time."""
+class group(_Canvas):  # noqa: N801 - Celery's name
+    """Tasks that run at the same time. The members of a group inside it are its own."""
 
     def __init__(self, *members: Any) -> None:
         self._members = _listed(members)
@@ -149,26 +239,26 @@ class group:  # noqa: N801 - Celery's name
     def app(self) -> Celery:
         return _app_of(self._members)
 
-    def __or__(self, other: Any) -> chain:
-        return chain(self, other)
-
     def __len__(self) -> int:
         return len(self._members)
 
-    def plan(self) -> Plan:
-        return [{"group": [member.plan() for member in self._members]}]
+    def _steps(self) -> Plan:
+        plans = [member.plan() for member in self._members]
+        flat = [plan[0]["group"] if len(plan) == 1 and "group" in plan[0] else [plan] for plan in plans]
+        return [{"group": [plan for several in flat for plan in several]}]
 
-    def apply_async(self, args: Iterable[Any] = ()) -> GroupResult:
+    def apply_async(
+        self,
+        args: Iterable[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        link_error: Any = (),
+        **options: Any,
+    ) -> GroupResult:
         """Send all of them, or none; returns their results."""
         if not self._members:
             return GroupResult(new_id(), [])
-        found: GroupResult = begin(self.app, self.plan(), tuple(args))
+        found: GroupResult = super().apply_async(args, kwargs, link_error, **options)
         return found
-
-    def delay(self, *args: Any) -> GroupResult:
-        return self.apply_async(args)
-
-    __call__ = delay
 
 
 class chord(chain):  # noqa: N801 - Celery's name
@@ -179,7 +269,7 @@ class chord(chain):  # noqa: N801 - Celery's name
         if body is not None:
             super().__init__(self._header, body)
 
-    def __call__(self, body: Any = None, **options: Any) -> Any:  # type: ignore[override]
+    def __call__(self, body: Any = None, **options: Any) -> Any:
         """Send it; returns the result of the body."""
         whole = self if body is None else chain(self._header, body)
         return whole.apply_async(**options)
@@ -200,9 +290,7 @@ def _app_of(members: Sequence[Any]) -> Celery:
         app: Celery | None = one.task.app if isinstance(one, Signature) else getattr(one, "app", None)
         if app is not None:
             return app
-    from commandbus.integrations.celery.app import current_app
-
-    return current_app()
+    return get_current_app()
 
 
 def following(seed: UUID, first: UUID) -> UUID:
@@ -217,7 +305,7 @@ def member_id(seed: UUID, group_id: UUID, number: int) -> UUID:
 
 def begin(app: Celery, plan: Plan, args: tuple[Any, ...] = ()) -> Any:
     """Send the first step of a plan; returns the result of its last one."""
-    _check(app, plan)
+    _check(app, plan, len(args))
     given = plan[0].get("options", {}).get("task_id")
     first = new_id() if given is None else as_id(given, "task_id")
     seed = uuid4()
@@ -240,15 +328,15 @@ def result_of(app: Celery, plan: Plan, seed: UUID, first: UUID, parent: Any = No
     return parent
 
 
-def _check(app: Celery, plan: Plan) -> None:
-    """Refuse what cannot be carried out before anything of it is sent."""
+def _check(app: Celery, plan: Plan, given: int) -> None:
+    """Refuse what cannot be carried out before anything of it is sent. `given` arguments go before
+    those of the first step, and one result before those of the others."""
     for number, step in enumerate(plan):
         if "group" not in step:
-            app.check_call(step, extra=0 if number == 0 else 1)
+            app.check_call(step, extra=given if number == 0 else 1)
+            if number and "task_id" in step["options"]:
+                raise refused("a task_id inside a chain", "Keep the id of its result.")
             continue
-        after = plan[number + 1] if number + 1 < len(plan) else None
-        if after is not None and "group" in after:
-            raise refused("a group after a group", "Put a task between them.")
         inner = [one for member in step["group"] for one in member]
         if any("group" in one for one in inner):
             raise refused(
@@ -257,7 +345,7 @@ def _check(app: Celery, plan: Plan) -> None:
             )
         for member in step["group"]:
             for position, one in enumerate(member):
-                app.check_call(one, extra=0 if number == position == 0 else 1)
+                app.check_call(one, extra=given if number == position == 0 else 1)
 
 
 def start(
@@ -320,9 +408,16 @@ def _request(
     own = (*args, *step["args"])
     request = app.request_of(step["task"], own, step["kwargs"], step["options"], typed=typed)
     headers = dict(request.headers or {})
-    if rest:
-        carried = {"then": _plain(rest), "seed": str(seed)}
-        headers[HEADER] = carried if batch is None else {**carried, "batch": batch}
+    carried: dict[str, Any] = {"then": _plain(rest), "seed": str(seed)} if rest else {}
+    if rest and batch is not None:
+        carried["batch"] = batch
+    if "errors" in step:
+        carried["errors"] = _plain(step["errors"])
+    task = app.find_task(step["task"])
+    if own and task is not None and task.sees_its_call:
+        carried["args"] = len(own)
+    if carried:
+        headers[HEADER] = carried
     return request.options(command_id=command_id, headers=headers or None, batch_id=batch)
 
 
@@ -333,12 +428,25 @@ def _plain(plan: Plan) -> Any:
 
 def follow(app: Celery, command: Command[Any], result: Any) -> None:
     """Send what follows a task that has succeeded; `result` is plain JSON."""
-    carried = command.headers.get(HEADER)
-    if carried is not None:
+    carried = command.headers.get(HEADER, {})
+    if "then" in carried:
         seed = UUID(carried["seed"])
         first = following(seed, command.command_id)
         with suppress(DuplicateCommandError):  # this task ran before, and has sent it
             start(app, carried["then"], seed, first, (result,), carried.get("batch"))
+
+
+def call_errbacks(
+    app: Celery, command: Command[Any], request: Request, error: BaseException, info: ExceptionInfo
+) -> None:
+    """Call the tasks that a failed task names for its failure, as Celery does: at once with (request,
+    exc, traceback) where they take more than one argument; else they are sent with its id."""
+    for step in command.headers.get(HEADER, {}).get("errors", ()):
+        task = app.find_task(step["task"])
+        if task is not None and len(task.signature_of_function.parameters) > 1:
+            task(request, error, info.traceback, *step["args"], **step["kwargs"])
+            continue
+        start(app, [step], uuid4(), new_id(), (request.id,))
 
 
 def join(app: Celery, records: Sequence[Any], data: Joined) -> None:

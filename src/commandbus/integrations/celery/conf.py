@@ -33,6 +33,12 @@ MEANT: dict[str, Any] = {
 FAMILIES = ("beat_", "broker_", "control_", "event_", "result_", "task_", "worker_")
 """How the settings begin that a module of settings has; its other names are its own."""
 
+OLD = ("CELERY_", "CELERYD_", "CELERYBEAT_")
+OLD_CURE = (
+    "It is a name from before Celery 4, or one for namespace='CELERY': give that namespace to "
+    "config_from_object, or write the new name in lower case, as task_routes and beat_schedule."
+)
+
 ALWAYS = frozenset(
     {
         "accept_content",
@@ -93,6 +99,15 @@ class Conf:
     def __setattr__(self, name: str, value: Any) -> None:
         self.set(name, value, caller())
 
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.set(name, value, caller())
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._values.get(name, default)
+
     def update(self, *given: Mapping[str, Any], **settings: Any) -> None:
         """Set several. Raises NotPortable for those that have no equivalent."""
         for name, value in {**(given[0] if given else {}), **settings}.items():
@@ -133,6 +148,8 @@ class Conf:
         for name, value in found.items():
             lowered = name.lower()
             is_setting = lowered.startswith(prefix) and not name.startswith("_")
+            if is_setting and not prefix and name.startswith(OLD):
+                raise refused(f"the setting {name}", OLD_CURE, f"{place} ({name})")
             if is_setting and (prefix or lowered.startswith(FAMILIES) or lowered in MEANT):
                 self.set(lowered.removeprefix(prefix), value, f"{place} ({name})")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import traceback
 from typing import Any
 
 from commandbus.errors import ConfigurationError
@@ -34,6 +35,17 @@ class Retry(Exception):  # noqa: N818 - Celery's name
     ) -> None:
         super().__init__(message or (f"{exc}" if exc else "the task is to be retried"))
         self.exc, self.seconds = exc, when
+
+
+class ExceptionInfo:
+    """`einfo`: an exception that a hook or an errback gets, with its traceback as text."""
+
+    def __init__(self, exception: BaseException) -> None:
+        self.exception, self.type = exception, type(exception)
+        self.traceback = "".join(traceback.format_exception(exception))
+
+    def __str__(self) -> str:
+        return self.traceback
 
 
 class MaxRetriesExceededError(Exception):

@@ -15,7 +15,6 @@ MODULES = {
     "xmap": "Send a group of tasks that take lists.",
     "xstarmap": "Send a group of tasks that take lists.",
     "bootsteps": "Use @app.lifespan.",
-    "current_task": "Use bind=True, and self.",
 }
 """Modules of Celery, and names that a program imports from it."""
 
@@ -26,10 +25,42 @@ TASKS = {
     "replace": "Send the other task, and return.",
     "add_to_chord": "Send the whole header at once.",
 }
+REQUESTS = dict.fromkeys(
+    (
+        "callbacks",
+        "errbacks",
+        "chain",
+        "chord",
+        "group",
+        "group_index",
+        "reply_to",
+        "origin",
+        "eta",
+        "expires",
+        "properties",
+        "shadow",
+        "utc",
+        "loglevel",
+        "logfile",
+        "ignore_result",
+        "stamps",
+    ),
+    "Give headers={…} to apply_async: they are attributes of self.request.",
+)
+RESULTS = {
+    "forget": "Remove it: `commandbus db prune` forgets old results.",
+    "children": "Keep the results of the tasks that a task sends by itself.",
+    "collect": "Keep the results of the tasks that a task sends by itself.",
+    "graph": "Use `commandbus show`.",
+    "then": "Use apply_async(link=…).",
+    "save": "Keep the ids of its results: [one.id for one in group_result].",
+    "restore": "Keep the ids of its results, and make AsyncResult(id) of each.",
+    "iterate": "Call get() of each result.",
+    "as_tuple": "Keep the id.",
+    "backend": "Remove it: results are kept in the store.",
+}
 SIGNATURES = {
     "link": "Write signature | callback, or apply_async(link=callback).",
-    "link_error": "Give the task a base class with on_failure.",
-    "on_error": "Give the task a base class with on_failure.",
     "freeze": "Give a task_id to apply_async.",
     "replace": "Make another signature.",
     "stamp": "Give headers to apply_async.",

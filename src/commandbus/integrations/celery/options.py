@@ -51,7 +51,6 @@ TASK_CURES = {
     "filter": "Remove it, and decorate the function itself.",
 }
 CALL_CURES = {
-    "link_error": "Give the task a base class with on_failure, which gets the exception itself.",
     "time_limit": "Give time_limit to the task.",
     "soft_time_limit": "Give soft_time_limit to the task.",
     "routing_key": "Give queue= instead.",

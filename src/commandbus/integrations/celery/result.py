@@ -15,12 +15,14 @@ from commandbus.domain.command import CommandRecord
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.errors import InvalidOperationError
 from commandbus.integrations.celery import exceptions
+from commandbus.integrations.celery.current import get_current_app
 from commandbus.integrations.celery.exceptions import (
     ChordError,
     TaskFailed,
     TaskRevokedError,
     TimeoutError,  # noqa: A004 - Celery's name
 )
+from commandbus.integrations.celery.lacking import RESULTS, lack
 from commandbus.integrations.celery.places import refused
 from commandbus.integrations.celery.states import (
     FAILURE,
@@ -65,6 +67,14 @@ class AsyncResult(Generic[R]):
     def __repr__(self) -> str:
         return f"<AsyncResult: {self.id}>"
 
+    def __str__(self) -> str:
+        return self.id
+
+    if not TYPE_CHECKING:  # a type checker knows which names there are
+
+        def __getattr__(self, name: str) -> Any:
+            return lack("AsyncResult", name, RESULTS)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AsyncResult) and other.id == self.id
 
@@ -75,9 +85,7 @@ class AsyncResult(Generic[R]):
     def app(self) -> Celery:
         """The app whose bus has the task."""
         if self._app is None:
-            from commandbus.integrations.celery.app import current_app
-
-            self._app = current_app()
+            self._app = get_current_app()
         return self._app
 
     @property
@@ -219,6 +227,11 @@ class GroupResult:
     def __repr__(self) -> str:
         return f"<GroupResult: {self.id} [{', '.join(one.id for one in self.results)}]>"
 
+    if not TYPE_CHECKING:  # a type checker knows which names there are
+
+        def __getattr__(self, name: str) -> Any:
+            return lack("GroupResult", name, RESULTS)
+
     def __iter__(self) -> Iterator[AsyncResult[Any]]:
         return iter(self.results)
 
@@ -244,6 +257,9 @@ class GroupResult:
 
     def failed(self) -> bool:
         return any(one.failed() for one in self.results)
+
+    def waiting(self) -> bool:
+        return not self.ready()
 
     def completed_count(self) -> int:
         return sum(one.successful() for one in self.results)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
@@ -56,7 +57,8 @@ class schedule:  # noqa: N801 - Celery's name
 
 def _text(field: Field) -> str:
     if isinstance(field, int | str):
-        return str(field).replace(" ", "")
+        # Of the names of days and months, Celery reads the first three letters.
+        return re.sub(r"([A-Za-z]{3})[A-Za-z]+", r"\1", str(field).replace(" ", ""))
     return ",".join(str(one) for one in sorted(field))
 
 

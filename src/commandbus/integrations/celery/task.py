@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 import random
-import typing
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, cast
 
 from commandbus.domain import payload
@@ -31,6 +32,7 @@ from commandbus.errors import (
 from commandbus.integrations.celery import canvas
 from commandbus.integrations.celery.conf import Conf
 from commandbus.integrations.celery.exceptions import (
+    ExceptionInfo,
     Ignore,
     MaxRetriesExceededError,
     Reject,
@@ -39,14 +41,19 @@ from commandbus.integrations.celery.exceptions import (
 from commandbus.integrations.celery.lacking import TASKS, lack
 from commandbus.integrations.celery.options import aware, bus_priority, check_task_options
 from commandbus.integrations.celery.places import refused
-from commandbus.integrations.celery.request import Request
+from commandbus.integrations.celery.request import (
+    HEADER,
+    Request,
+    current_request,
+    request_of,
+)
 from commandbus.integrations.celery.result import AsyncResult, EagerResult
+from commandbus.integrations.celery.signatures import signature_of
 from commandbus.integrations.celery.states import FAILURE, SUCCESS
 from commandbus.integrations.celery.timing import SoftLimit
 from commandbus.worker.context import SyncHandlerContext
 from commandbus.worker.handlers import HandlerRegistry
 from commandbus.worker.options import HandlerOptions
-from commandbus.worker.signatures import described, is_async
 
 if TYPE_CHECKING:
     from commandbus.integrations.celery.app import Celery
@@ -56,20 +63,25 @@ R = TypeVar("R")
 
 ATTEMPTS_MAX = 32_767
 """The bus sets no bound of its own: max_retries is counted here, as `retry` may raise it."""
+NO_LIMIT_SECONDS = 366 * 86_400
+"""The timeout of a task without a time limit, which with Celery may run for ever: without any, a worker
+would give its thread up after the lease and 5 s."""
 META_CHARACTERS_MAX = 500
 _IGNORED: Any = object()
 """In place of a result: nothing follows a task that raised Ignore."""
-
-
-_request: ContextVar[Request | None] = ContextVar("commandbus_celery_request", default=None)
+_log = logging.getLogger(__name__)
 _context: ContextVar[SyncHandlerContext | None] = ContextVar("commandbus_celery_context", default=None)
 
 
 class Task(Generic[P, R]):
-    """A task. Subclasses, given as `base=`, may have the hooks of Celery: before_start, on_success,
-    on_retry, on_failure and after_return."""
+    """A task. Subclasses, given as `base=`, as `app.Task` or to `app.register_task`, may have a
+    `__call__` around `run` and the hooks of Celery: before_start, on_success, on_retry, on_failure and
+    after_return."""
 
     abstract = True
+    name: str = ""
+    has_base = False
+    """Whether the program has chosen its class; else it is that of the app."""
     max_retries: int | None = 3
     default_retry_delay: float = 180
     autoretry_for: Iterable[type[BaseException]] = ()
@@ -87,7 +99,7 @@ class Task(Generic[P, R]):
     throws: Iterable[type[BaseException]] = ()
     queue: str | None = None
 
-    def __init__(
+    def become(
         self,
         function: Callable[..., R],
         name: str,
@@ -96,7 +108,9 @@ class Task(Generic[P, R]):
         options: Mapping[str, Any],
         place: str,
     ) -> None:
+        """Take on what the task does. Not `__init__`, which subclasses have without arguments."""
         self.function, self.name, self.bind, self.place = function, name, bind, place
+        vars(self)["run"] = MethodType(function, self) if bind else function
         self.__doc__, self.__module__ = function.__doc__, function.__module__
         self.__name__, self.__wrapped__ = function.__name__, function
         self._app = app
@@ -104,7 +118,7 @@ class Task(Generic[P, R]):
         for option, value in options.items():
             if option not in ("name", "base"):
                 setattr(self, option, value)
-        self.signature_of_function = _signature(function, bind, place)
+        self.signature_of_function = signature_of(function, bind, place)
 
     def __repr__(self) -> str:
         return f"<@task: {self.name}>"
@@ -116,7 +130,11 @@ class Task(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here, as any function."""
-        return self.function(self, *args, **kwargs) if self.bind else self.function(*args, **kwargs)
+        return self.run(*args, **kwargs)  # type: ignore[no-any-return]
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """What the task does: the function below `@app.task`, or the method of a class."""
+        raise TypeError(f"{type(self).__name__} needs a method run().")
 
     @property
     def app(self) -> Celery:
@@ -132,6 +150,11 @@ class Task(Generic[P, R]):
     def names(self) -> dict[str, Any]:
         """What its module defines, among which the class of its exception is looked up."""
         return getattr(self.function, "__globals__", {})
+
+    @property
+    def sees_its_call(self) -> bool:
+        """Whether its code sees which arguments were positional: in self.request, and in hooks."""
+        return self.bind or type(self) is not Task
 
     @property
     def takes_model(self) -> bool:
@@ -151,15 +174,17 @@ class Task(Generic[P, R]):
         kwargs: Mapping[str, Any] | None = None,
         task_id: str | None = None,
         link: Any = None,
+        link_error: Any = (),
         **options: Any,
     ) -> AsyncResult[R]:
         """Send the task: countdown, eta, expires (seconds or a time), priority, queue, task_id (a
-        UUID), headers and link. Raises TypeError for arguments that do not fit, PayloadError for
-        values that are no JSON, DuplicateCommandError for a task_id that was sent, NotPortable for
-        other options."""
+        UUID), headers, link and link_error. Raises TypeError for arguments that do not fit,
+        PayloadError for values that are no JSON, DuplicateCommandError for a task_id that was sent,
+        NotPortable for other options."""
         if task_id is not None:
             options["task_id"] = task_id
         called = canvas.Signature(self, args or (), dict(kwargs or {}), options)
+        called.on_error(link_error)
         plan = called.plan()
         if link is not None:
             links = link if isinstance(link, list | tuple) else [link]
@@ -209,8 +234,16 @@ class Task(Generic[P, R]):
         """Run the task here, with its retries but without waiting between them."""
         task_id = str(new_id())
         for retries in range(ATTEMPTS_MAX):
-            request = Request(task_id, self.name, retries, is_eager=True, called_directly=False)
-            token = _request.set(request)
+            request = Request(
+                task_id,
+                self.name,
+                retries,
+                dict(kwargs or {}),
+                tuple(args),
+                is_eager=True,
+                called_directly=False,
+            )
+            token = current_request.set(request)
             try:
                 return EagerResult(task_id, self._attempt(tuple(args), dict(kwargs or {})), SUCCESS)
             except Retry:
@@ -218,7 +251,7 @@ class Task(Generic[P, R]):
             except Exception as error:  # the task's own, which is its result
                 return EagerResult(task_id, error, FAILURE)
             finally:
-                _request.reset(token)
+                current_request.reset(token)
         raise AssertionError("the retries have a bound")
 
     # While it runs
@@ -226,7 +259,7 @@ class Task(Generic[P, R]):
     @property
     def request(self) -> Request:
         """The delivery that runs in this thread."""
-        return _request.get() or Request()
+        return current_request.get() or Request()
 
     def retry(
         self,
@@ -277,6 +310,7 @@ class Task(Generic[P, R]):
                 f"update_state of task {self.name} with {len(text)} characters",
                 f"Keep state and meta below {META_CHARACTERS_MAX} characters of JSON.",
             )
+        self.request.reported = state
         done, total = (meta.get("current"), meta.get("total")) if isinstance(meta, dict) else (0, 0)
         context.progress(min(100.0, max(0.0, 100 * done / total)) if done and total else 0.0, text)
 
@@ -290,7 +324,7 @@ class Task(Generic[P, R]):
         """Called before a retry."""
 
     def on_failure(self, exc: Any, task_id: Any, args: Any, kwargs: Any, einfo: Any) -> None:
-        """Called after the last failure. `einfo` is None: the traceback is that of `exc`."""
+        """Called after the last failure; `str(einfo)` is the traceback."""
 
     def after_return(
         self, status: Any, retval: Any, task_id: Any, args: Any, kwargs: Any, einfo: Any
@@ -331,7 +365,7 @@ class Task(Generic[P, R]):
         options: HandlerOptions = {
             "retry": RetryPolicy(ATTEMPTS_MAX, [self.default_retry_delay]),
             "errors": _rules(self.throws),
-            "timeout": self.time_limit or conf.task_time_limit,
+            "timeout": self.time_limit or conf.task_time_limit or NO_LIMIT_SECONDS,
             "priority": bus_priority(priority),
             "expires": self.expires,
         }
@@ -342,34 +376,25 @@ class Task(Generic[P, R]):
     def _run(self, context: SyncHandlerContext, arguments: dict[str, Any]) -> Any:
         command = running.get()
         assert command is not None, "a worker has set the command that runs"
-        request = Request(
-            str(command.command_id),
-            self.name,
-            context.attempt - context.crashes - 1,
-            arguments,
-            root_id=str(command.correlation_id),
-            parent_id=None if command.causation_id is None else str(command.causation_id),
-            hostname=context.worker,
-            delivery_info={"routing_key": command.domain, "priority": command.priority},
-            headers=command.headers,
-            called_directly=False,
-        )
-        called_with = (request.id, (), arguments)
-        tokens = _request.set(request), _context.set(context)
+        request = request_of(command, context, self, arguments)
+        called_with = (request.id, request.args, request.kwargs)
+        tokens = current_request.set(request), _context.set(context)
         try:
-            value = self._judged(arguments, called_with)
+            value = self._judged(arguments, called_with, command)
             if value is _IGNORED:
                 return None
             self._follow(command, value)
         finally:
-            _request.reset(tokens[0])
+            current_request.reset(tokens[0])
             _context.reset(tokens[1])
-        self.on_success(value, *called_with)
-        self.after_return(SUCCESS, value, *called_with, None)
+        self._hook(self.on_success, value, *called_with)
+        self._hook(self.after_return, SUCCESS, value, *called_with, None)
         ignored = self.app.conf.task_ignore_result if self.ignore_result is None else self.ignore_result
         return None if ignored else value
 
-    def _judged(self, arguments: dict[str, Any], called_with: tuple[Any, Any, Any]) -> Any:
+    def _judged(
+        self, arguments: dict[str, Any], called_with: tuple[Any, Any, Any], command: Command[Any]
+    ) -> Any:
         """The result of the function; an exception says whether the bus is to retry or to park."""
         try:
             self.before_start(*called_with)
@@ -377,6 +402,8 @@ class Task(Generic[P, R]):
         except (Snooze, CommandCanceled, RetryAfter):
             raise
         except Ignore:
+            if self.request.reported == FAILURE:  # the task has said itself how it ended
+                raise BusinessRuleException("FAILURE", "The task set its state to FAILURE.") from None
             return _IGNORED
         except Reject as rejected:
             if rejected.requeue:
@@ -384,12 +411,23 @@ class Task(Generic[P, R]):
             raise
         except Retry as retry:
             cause = retry.exc or retry
-            self.on_retry(cause, *called_with, None)
+            self._hook(self.on_retry, cause, *called_with, ExceptionInfo(cause))
             raise RetryAfter(retry.seconds, type(cause).__name__, str(cause)) from retry.exc
         except Exception as error:  # the task's own; the rules of the handler judge it
-            self.on_failure(error, *called_with, None)
-            self.after_return(FAILURE, error, *called_with, None)
+            info = ExceptionInfo(error)
+            self._hook(self.on_failure, error, *called_with, info)
+            self._hook(self.after_return, FAILURE, error, *called_with, info)
+            self._hook(canvas.call_errbacks, self.app, command, self.request, error, info)
             raise
+
+    def _hook(self, hook: Callable[..., Any], *args: Any) -> None:
+        """Call a hook. What it raises does not change how the task ended, as with Celery."""
+        try:
+            hook(*args)
+        except (HandlerError, Snooze, CommandCanceled):
+            raise  # it is meant for the worker
+        except Exception:  # code of the program, in place of whose error nothing may be lost
+            _log.exception("%s of task %s failed", getattr(hook, "__name__", hook), self.name)
 
     def _attempt(self, args: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
         limit = self.soft_time_limit or self.app.conf.task_soft_time_limit
@@ -412,48 +450,9 @@ class Task(Generic[P, R]):
         raise self.retry(exc=error, **options)
 
     def _follow(self, command: Command[Any], value: Any) -> None:
-        if canvas.HEADER in command.headers:
+        if "then" in command.headers.get(HEADER, ()):
             text = self.app.contract(self, command.domain).encode_result(value)
             canvas.follow(self.app, command, None if text is None else payload.decode(text))
-
-
-def _signature(function: Callable[..., Any], bind: bool, place: str) -> inspect.Signature:
-    """The parameters of a task as the payload has them; those without annotation take any JSON."""
-    if is_async(function):
-        raise refused(
-            f"the `async def` task {described(function)}",
-            "Make it a command: @registry.command, sent with bus.send.",
-            place,
-        )
-    signature = inspect.signature(function)
-    parameters = list(signature.parameters.values())[1 if bind else 0 :]
-    for parameter in parameters:
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise refused(
-                f"{str(parameter).split(':')[0]} of task {described(function)}",
-                "The fields of a payload have names: name the parameters, or take one dict or list.",
-                place,
-            )
-        if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise refused(
-                f"the positional-only parameter {parameter.name!r} of task {described(function)}",
-                "The fields of a payload have names: remove the `/`.",
-                place,
-            )
-    try:
-        hints = typing.get_type_hints(function, include_extras=True)
-    except (NameError, TypeError) as error:
-        raise refused(
-            f"an annotation of task {described(function)}",
-            f"It cannot be resolved ({error}): import its types at the top of the module.",
-            place,
-        ) from None
-    result = hints.get("return", Any)
-    return inspect.Signature(
-        [one.replace(annotation=hints.get(one.name, Any)) for one in parameters],
-        # A task may end without a result: by Ignore, or with ignore_result.
-        return_annotation=Any if result is Any else result | None,
-    )
 
 
 def _itself(error: BaseException) -> BaseException:
