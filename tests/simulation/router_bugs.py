@@ -134,8 +134,20 @@ def a_process_is_counted_again_by_each_late_reply(patch: pytest.MonkeyPatch) -> 
 
 @bug
 def a_running_step_that_was_not_in_time_is_not_asked_to_stop(patch: pytest.MonkeyPatch) -> None:
-    def call_off(scope: Any, domain: str, command_id: Any, reason: str) -> Any:
-        yield from ()
+    _call_off_only(patch, awaited=True)
+
+
+@bug
+def a_step_that_runs_when_its_process_is_canceled_may_begin_again(patch: pytest.MonkeyPatch) -> None:
+    _call_off_only(patch, awaited=False)
+
+
+def _call_off_only(patch: pytest.MonkeyPatch, *, awaited: bool) -> None:
+    original = process_writes.call_off
+
+    def call_off(*args: Any, **options: Any) -> Any:
+        if options["awaited"] is awaited:
+            yield from original(*args, **options)
 
     patch.setattr(process_writes, "call_off", call_off)
 

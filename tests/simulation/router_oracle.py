@@ -18,6 +18,7 @@ from commandbus.domain.command import CommandRecord
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.process.values import ENDED, ProcessEventType, ProcessStatus
 from commandbus.operations import batches
+from commandbus.operations.process_writes import decode_progress
 from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
 from commandbus.store.processes import ProcessEventRow, ProcessFilter, ProcessRow
@@ -84,6 +85,8 @@ class RouterOracle:
             raise Violation(f"step {name} of {key} was sent twice")
         row = self.row(key)
         plan, undoing = PLANS[row.process_type], [n for n in seen.begun if n.startswith("un")]
+        if not name.startswith("un") and decode_progress(row).canceling:
+            raise Violation(f"{name} of {key} begins after its process was canceled")
         if plan.undo.get(name) in undoing:
             raise Violation(f"{name} of {key} begins after its own {plan.undo[name]}")
         if name in seen.begun:

@@ -4,10 +4,11 @@ The request is a document beside the command, so it survives crashes: it reaches
 the command by a notification, or with the next renewal of its lease; and when the command comes back
 to wait, the first worker that looks ends it. It is dropped when the command has ended, however it did.
 
-A process asks, too, when a step of it was not in time. It undoes that step, so the command must not
-begin again: a worker that claims such a command looks for the request before it begins. This is a
-document of its own: an operator who lets the command be tried again takes back what operators asked,
-and not that the process has given it up.
+A process asks, too, when a step of it was not in time, or when it is canceled itself. It undoes what it
+did, so the command must not begin again: a worker that claims such a command looks for the request
+before it begins. A run of a step that was in time is not interrupted: its process waits for its end.
+This is a document of its own: an operator who lets the command be tried again takes back what
+operators asked, and not that the process has given it up.
 """
 
 from __future__ import annotations
@@ -112,12 +113,13 @@ def _ask_to_stop(scope: Scope, record: CommandRecord, reason: str, terminate: bo
         yield from record_action(scope, CANCEL, _key(record.domain, record.command_id), reason)
 
 
-def call_off(scope: Scope, domain: str, command_id: UUID, reason: str) -> Op[None]:
-    """Ask a running command to stop, for the process that sent it and undoes it. This is no operator
-    action, so the request names no actor, and the database role `worker` may leave it."""
+def call_off(scope: Scope, domain: str, command_id: UUID, reason: str, *, awaited: bool) -> Op[None]:
+    """Keep a running command from beginning again, for the process that sent it and undoes it; unless
+    its run is awaited, ask it to stop. This is no operator action, so the request names no actor, and
+    the database role `worker` may leave it."""
     records = yield from scope.store.find(command_id, domain)
     if records and records[0].status not in FINAL:
-        request = CancelRequest(reason, given_up=True)
+        request = CancelRequest(reason, given_up=True, awaited=awaited)
         yield from _leave_request(scope, domain, command_id, request)
 
 
@@ -186,7 +188,9 @@ def _both(one: CancelRequest | None, other: CancelRequest) -> CancelRequest:
     if one is None:
         return other
     base = one if one.given_up else other
-    return msgspec.structs.replace(base, terminate=one.terminate or other.terminate)
+    return msgspec.structs.replace(
+        base, terminate=one.terminate or other.terminate, awaited=one.awaited and other.awaited
+    )
 
 
 def requested(scope: Scope, record: CommandRecord) -> Op[CancelRequest | None]:
@@ -221,13 +225,15 @@ def open_requests(scope: Scope, domains: Sequence[str]) -> Op[dict[int, CancelRe
         records = yield from scope.store.find(command_id, domain)
         status = records[0].status if records else None
         if status is CommandStatus.IN_PROGRESS:
-            running[records[0].sequence] = request
+            if not request.awaited:
+                running[records[0].sequence] = request
             continue
         if status is CommandStatus.PENDING or (status is PARKED and request.given_up):
             try:
                 yield from _carry_out(scope, domain, command_id, request)
-            except InvalidOperationError:  # a worker began with it just now
-                running[records[0].sequence] = request
+            except InvalidOperationError:  # a worker took it just now, and looks for this request
+                if not request.awaited:
+                    running[records[0].sequence] = request
                 continue
         for key in seen[domain, command_id]:  # not another that has come since
             yield from scope.store.delete_document(KIND, key)
@@ -248,8 +254,9 @@ def withdraw(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
     standing = yield from _standing(scope, domain, command_id)
     if any(body.request.given_up for body in standing):
         raise InvalidOperationError(
-            f"Command {command_id} cannot be retried: the process that sent it did not get its result "
-            "in time, has given it up and undoes it. Cancel it, and start the process again."
+            f"Command {command_id} cannot be retried: the process that sent it was canceled or did not "
+            "get its result in time, has given it up and undoes it. Cancel it, and start the process "
+            "again."
         )
     if (yield from scope.store.delete_document(KIND, _key(domain, command_id))):
         yield from scope.store.announce(CANCELLATIONS)

@@ -81,7 +81,10 @@ def _why_still_running(scope: Scope, record: CommandRecord) -> Op[list[Reason]]:
     asked = yield from requested(scope, record)
     if asked is not None:
         by = f" by {asked.actor}" if asked.actor else ""
-        reasons.append(Reason("CANCEL_REQUESTED", f"it was asked to stop{by}: {asked.reason}"))
+        what = (
+            "its process waits for it, and undoes it" if asked.awaited else f"it was asked to stop{by}"
+        )
+        reasons.append(Reason("CANCEL_REQUESTED", f"{what}: {asked.reason}"))
     return reasons
 
 

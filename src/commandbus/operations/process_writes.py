@@ -263,14 +263,14 @@ def write(scope: Scope, work: Work, shard: str) -> Op[None]:
 
 
 def _revoke(scope: Scope, run: StepRun, reason: str) -> Op[None]:
-    """Call off a command that waits or is parked. One that runs is asked to stop if it is not awaited
-    any more: it is undone, and must not begin again when its worker dies or its attempt fails."""
+    """Call off a command that waits or is parked. One that runs must not begin again when its worker
+    dies or its attempt fails, and is asked to stop if it is not awaited any more."""
     try:
         yield from scope.store.revoke(run.target, run.id, reason)
     except CommandNotFoundError:
         return
     except InvalidOperationError:
-        if run.status is StepStatus.TIMED_OUT:
-            yield from call_off(scope, run.target, run.id, reason)
+        awaited = run.status is not StepStatus.TIMED_OUT
+        yield from call_off(scope, run.target, run.id, reason, awaited=awaited)
         return
     yield from reply_to_sender(scope, run.target, run.id)

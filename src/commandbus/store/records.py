@@ -243,6 +243,8 @@ class CancelRequest(msgspec.Struct, frozen=True):
     """End a handler in a process of its own hard, instead of asking it."""
     given_up: bool = False
     """The process that sent it undoes it: it must not begin again, whatever an operator decides."""
+    awaited: bool = False
+    """The process waits for the run that goes on, which is not interrupted."""
 
 
 class CommandFilter(msgspec.Struct, frozen=True):

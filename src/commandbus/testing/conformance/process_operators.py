@@ -20,6 +20,7 @@ from commandbus.errors import (
     PermanentCommandError,
     ProcessNotFoundError,
 )
+from commandbus.operations.canceling import open_requests
 from commandbus.testing.conformance.helpers import registry_of
 from commandbus.testing.handlers import Recorder
 from commandbus.testing.harness import Harness
@@ -178,6 +179,33 @@ class CompensationSuite:
         sagas.route()
         sagas.done("cancel_hotel")
         assert sagas.status(process_id) == "CANCELED"
+
+    @pytest.mark.parametrize("back", ["crash", "retry", "release", "park"])
+    def test_a_step_of_a_canceled_process_does_not_begin_again(self, bus: Harness, back: str) -> None:
+        sagas, hotel = Sagas(bus, BookTrip), Recorder()
+        process_id = sagas.start()
+        taken = bus.take(sagas.worker, visibility_timeout=20)
+        bus.call(bus.bus.cancel_process, process_id, "called off")
+        sagas.route()
+        assert bus.run(open_requests(bus.bus.scope, (DOMAIN,))) == {}  # its run is not interrupted
+        match back:
+            case "retry":
+                bus.call(sagas.worker.fail, taken, "busy")
+            case "release":
+                bus.call(sagas.worker.release, taken)
+            case "park":
+                bus.call(sagas.worker.fail, taken, BROKEN)
+        bus.advance(30)
+        # A worker knows it with the claim, before any of its services has looked.
+        for one in bus.receive(sagas.worker):
+            assert one.context.canceled
+            bus.call(sagas.worker.release, one)
+        with bus.run_worker(registry_of(DOMAIN, book_hotel=hotel), DOMAIN):
+            eventually(lambda: bus.get(taken.command.command_id, DOMAIN).status == "CANCELED")
+        assert hotel.commands == []
+        sagas.route()
+        # Only a run that ended without an answer of its handler may have taken effect.
+        assert sagas.waiting() == (["cancel_hotel"] if back == "crash" else [])
 
     def test_canceling_takes_a_parked_step_along(self, bus: Harness) -> None:
         sagas = Sagas(bus, BookTrip)
