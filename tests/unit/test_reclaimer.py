@@ -60,6 +60,24 @@ def test_without_a_recorder_everything_counts_a_crash(bus: SyncCommandBus) -> No
     assert counts == [1]
 
 
+def test_a_worker_that_is_seen_to_live_keeps_what_it_holds(bus: SyncCommandBus) -> None:
+    """Its listening connection was given up, because the server has too few."""
+    bus.send("orders", "ship")
+    claim(bus, DOOMED)
+    clock, living = Clock(), {DOOMED}
+    reclaimer = Reclaimer(
+        "me",
+        ["orders"],
+        30.0,
+        is_recorded=lambda worker: True,
+        lives=living.__contains__,
+        monotonic=clock,
+    )
+    assert crashes_after(bus, clock, reclaimer, 2 * RECORDER_SECONDS) == []
+    living.clear()
+    assert crashes_after(bus, clock, reclaimer, RECORDER_SECONDS) == [1]
+
+
 def test_a_recorder_that_lies_here_says_what_had_begun(bus: SyncCommandBus) -> None:
     """Its own reader had the time to act, and did not."""
     bus.send("orders", "ship")

@@ -118,6 +118,7 @@ class RuntimeWorker(AskedWorker, Generic[Bus]):
         self._restarts = Restarts()
         self._recovery: CrashRecovery | None = None
         self._witness: Witness = unknown_death
+        self._lives: Callable[[str], bool] = lambda worker: False
         self._router = RouterThread(bus, self.registry)
         self._set_up()
 
@@ -267,6 +268,7 @@ class RuntimeWorker(AskedWorker, Generic[Bus]):
             self.settings.visibility_timeout,
             load=lambda: (self.metrics.commands_received, self._core.held),
             is_recorded=self._is_recorded,
+            lives=self._lives,
             witness=self._witness,
             rescued=self._on_recovered,
         )
@@ -306,7 +308,7 @@ class RuntimeWorker(AskedWorker, Generic[Bus]):
         if execution.recorder is None:
             return []
         recordings = Recordings(execution.recorder.path.parent)
-        self._witness = recordings.death_of
+        self._witness, self._lives = recordings.death_of, recordings.is_living
         engine.store.consult(recordings.loss_of)
         self._core.suspects.after_death = recordings.has_dead()
         self._recovery = CrashRecovery(recordings, self._on_recovered)

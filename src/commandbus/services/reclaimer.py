@@ -6,9 +6,12 @@ exactly when the first one ends; taking back is done by the claim that it wakes.
 
 With a session (see store/sessions.py) it looks twice a second while other workers hold leases, and
 takes back what a worker held whose session has ended. A worker that lives after all has a moment to
-connect again; if it takes longer, its commands are delivered again, and its own outcomes refused. While
-no other worker holds leases it does not look at all: a worker that takes commands announces it every
-few seconds, so that others begin to look.
+connect again; if it takes longer, its commands are delivered again, and its own outcomes refused. One
+that is seen to live on this machine keeps them for as long as it renews its leases: where the server
+has too few connections, those that listen are given up first.
+
+While no other worker holds leases it does not look at all: a worker that takes commands announces it
+every few seconds, so that others begin to look.
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ class Reclaimer:
         *,
         load: Callable[[], tuple[int, int]] = lambda: (0, 0),
         is_recorded: Callable[[str], bool] = lambda worker: False,
+        lives: Callable[[str], bool] = lambda worker: False,
         witness: Witness = unknown_death,
         rescued: Callable[[int], object] = lambda count: None,
         monotonic: Callable[[], float] = time.monotonic,
@@ -61,6 +65,8 @@ class Reclaimer:
         """How many commands the worker has taken, and how many it holds."""
         self._is_recorded = is_recorded
         """Whether a flight recorder of that worker lies where this process looks."""
+        self._lives = lives
+        """Whether the process of that worker is in the list of this machine."""
         self._witness = witness
         """What that recorder says."""
         self._rescued = rescued
@@ -128,8 +134,9 @@ class Reclaimer:
         last the next time."""
         self._lost = {worker: self._lost.get(worker, now) for worker in lost}
         for worker, since in sorted(self._lost.items(), key=lambda item: item[1]):
-            grace = RECORDER_SECONDS if self._is_recorded(worker) else GRACE_SECONDS
-            if now - since >= grace:
+            recorded = self._is_recorded(worker)
+            grace = RECORDER_SECONDS if recorded else GRACE_SECONDS
+            if now - since >= grace and not (recorded and self._lives(worker)):
                 self._lost[worker] = now - grace
                 return worker
         return None

@@ -207,6 +207,11 @@ class Recordings:
         recording, is_dead = self._read(worker)
         return recording.death() if recording is not None and is_dead else None
 
+    def is_living(self, worker: str) -> bool:
+        """Whether the process of a worker is seen alive."""
+        recording, _ = self._read(worker)
+        return recording is not None and bool(is_seen_alive(recording.header.process))
+
     def loss_of(self, worker: str) -> WorkerDeath | None:
         """What the recorder of a worker says whose lease has ended, also if its process lives. Such a
         process begins nothing under that lease: it writes down a begin before it looks at the lease. If
