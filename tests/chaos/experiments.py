@@ -151,37 +151,40 @@ def single(size: Size) -> list[partial[Run | Trial]]:
                 faults_min=275, commands_min=120_000 if place != "pgmq" else 30_000, **LOAD,
             )
         )  # fmt: skip
-    for place in ("postgres", "sqlite"):
+    for place in ("postgres", "sqlite", "pgmq"):
+        # PGMQ is PostgreSQL's engine but for its claims and settles: it gets a smaller share.
+        part = 0.5 if place == "pgmq" else 0.75
         found += [
             size.stay(
-                place, 1.0, title=f"stops, {place}", only={"stop worker": 1.0}, calm=0.2, workers=6,
-                faults_min=250, **BUSY,
+                place, part, title=f"stops, {place}", only={"stop worker": 1.0}, calm=0.2, workers=6,
+                faults_min=int(250 * part), **BUSY,
             ),
             size.stay(
-                place, 1.0, title=f"zombies, {place}", only={"freeze worker": 1.0}, calm=0.3,
-                workers=8, faults_min=150, **BUSY,
+                place, part, title=f"zombies, {place}", only={"freeze worker": 1.0}, calm=0.3,
+                workers=8, faults_min=int(150 * part), **BUSY,
             ),
-            size.stay(place, 1.0, title=f"poison, {place}", workers=6, **poison),
-            size.stay(place, 2.0, title=f"keys, {place}", only=kills, calm=1.0, **keys),
+            size.stay(place, part, title=f"poison, {place}", workers=6, **poison),
+            size.stay(place, 2 * part, title=f"keys, {place}", only=kills, calm=1.0, **keys),
         ]  # fmt: skip
-    found += [
-        size.stay(
-            "postgres", 1.7, title="lines", only=lines, calm=0.08, workers=5, senders=4,
-            faults_min=1_000, types=LINED, pause=0.05,
-        ),
-        *(
+    for place, part in (("postgres", 0.7), ("pgmq", 0.3)):
+        found += [
+            size.stay(
+                place, 1.7 * part, title=f"lines, {place}", only=lines, calm=0.08, workers=5, senders=4,
+                faults_min=int(1_000 * part), types=LINED, pause=0.05,
+            ),
+            size.stay(
+                place, 0.35, title=f"outages, {place}", only={"outage": 1.0}, calm=4.0, patient=True,
+                **LOAD | {"pause": 0.004},
+            ),
+            partial(kill_listeners, place, size.seed, int(size.of(500) * part)),
+        ]  # fmt: skip
+    for place, share in (("postgres", 1.5), ("pgmq", 0.5)):
+        found.append(
             size.stay(
                 place, share, title=f"restarts, {place}", only=restarts, calm=1.0, patient=True,
                 faults_min=30 if place == "postgres" else 10, **LOAD | {"pause": 0.004},
             )
-            for place, share in (("postgres", 1.5), ("pgmq", 0.5))
-        ),
-        size.stay(
-            "postgres", 0.7, title="outages", only={"outage": 1.0}, calm=4.0, patient=True,
-            **LOAD | {"pause": 0.004},
-        ),
-        partial(kill_listeners, size.seed, size.of(500)),
-    ]  # fmt: skip
+        )  # fmt: skip
     return found
 
 

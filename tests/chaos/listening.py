@@ -14,7 +14,7 @@ import psycopg
 
 from commandbus import SendRequest
 from commandbus.sync import SyncCommandBus
-from commandbus.testing.postgres import PostgresServer, create_database
+from tests.chaos.places import place_named
 from tests.chaos.trial import Trial
 from tests.os_processes.lab import Child, wait_until
 
@@ -27,12 +27,15 @@ LISTENERS: LiteralString = (
 KILL: LiteralString = f"select pg_terminate_backend(pid) from ({LISTENERS}) l"
 
 
-def kill_listeners(seed: int, kills: int = 500) -> Trial:
+def kill_listeners(on: str, seed: int, kills: int = 500) -> Trial:
     waited: list[float] = []
     killed = 0
-    with PostgresServer.start() as server, tempfile.TemporaryDirectory() as folder:
-        url, effects = create_database(server), Path(folder) / "effects.jsonl"
-        with SyncCommandBus(url, migrate=True) as bus, psycopg.connect(url, autocommit=True) as admin:
+    with tempfile.TemporaryDirectory() as folder, place_named(on, Path(folder), rough=False) as place:
+        url, effects = place.url, Path(folder) / "effects.jsonl"
+        with (
+            SyncCommandBus(place.bus_url) as bus,
+            psycopg.connect(place.own_url, autocommit=True) as admin,
+        ):
             # A domain for each, so that nobody hears for another.
             domains = [f"listen{number}" for number in range(WORKERS)]
             children = [_worker(url, domain, effects, number) for number, domain in enumerate(domains)]
@@ -61,7 +64,7 @@ def kill_listeners(seed: int, kills: int = 500) -> Trial:
     if len(stopped) < WORKERS and not broken:
         broken.append("a worker had ended")
     faults = Counter({"kill listener": killed})
-    return Trial("killed listeners", seed, len(waited) * WORKERS, faults, broken, note)
+    return Trial(f"killed listeners, {on}", seed, len(waited) * WORKERS, faults, broken, note)
 
 
 def _worker(url: str, domain: str, effects: Path, number: int) -> Child:
