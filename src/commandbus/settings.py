@@ -203,12 +203,16 @@ class WorkerSettings:
     def _hierarchy(self) -> list[str]:
         """Each layer must end before the next one takes over, or that one finds the former at work."""
         statement = self.statement_seconds
+        layers = [
+            ("visibility_timeout", self.visibility_timeout, "or its outcome comes too late"),
+            ("silence_timeout", self.silence_timeout, "or a slow answer counts as none"),
+        ]
+        if self.thread_timeout is not None and self.statement_timeout is not None:
+            why = "or a thread is given up while its statement runs"
+            layers.append(("thread_timeout", self.thread_timeout, why))
         return [
             f"statement_timeout ({statement:g} s) must be less than {name} ({bound:g} s), {why}"
-            for name, bound, why in (
-                ("visibility_timeout", self.visibility_timeout, "or its outcome comes too late"),
-                ("silence_timeout", self.silence_timeout, "or a slow answer counts as none"),
-            )
+            for name, bound, why in layers
             if statement >= bound
         ]
 

@@ -161,6 +161,7 @@ def test_a_wrong_bus_setting_is_named(name: str, wrong: Any, said: str) -> None:
     ("settings", "said"),
     [
         ({"statement_timeout": 30, "visibility_timeout": 30}, "less than visibility_timeout \\(30 s"),
+        ({"statement_timeout": 5, "thread_timeout": 5}, "less than thread_timeout \\(5 s"),
         ({"statement_timeout": 10, "silence_timeout": 10}, "less than silence_timeout \\(10 s"),
         ({"min_concurrency": 2}, "Give both min_concurrency and max_concurrency"),
         ({"max_concurrency": 2}, "Give both min_concurrency and max_concurrency"),
