@@ -120,35 +120,68 @@ def test_the_hot_statements_go_by_index(connection: Any, name: str, statistics: 
     assert all("Index Cond" in following for _, following in walks), plan
 
 
-def test_giving_many_back_costs_the_same_for_each(connection: Any) -> None:
-    """A worker that is slow or dead gives back hundreds at once, under a short statement timeout."""
-    count, texts = 1_000, Texts("commandbus", last_read_at=True)
+MANY = 1_000
+
+
+@pytest.fixture
+def many(connection: Any) -> tuple[Queue, list[int]]:
+    """A queue, and the numbers of messages in it that were read once."""
     queue = next(one for one in queues(connection) if one.name == "orders__commands")
     rows = connection.execute(
         "insert into pgmq.q_orders__commands (vt, read_ct, message, headers)"
-        f" select now() + interval '1 minute', 1, '{{}}', '{{}}' from generate_series(1, {count})"
+        f" select now() + interval '1 minute', 1, '{{}}', '{{}}' from generate_series(1, {MANY})"
         " returning msg_id"
     ).fetchall()
-    ids = [msg_id for (msg_id,) in rows]
+    return queue, [msg_id for (msg_id,) in rows]
+
+
+def test_giving_many_back_costs_the_same_for_each(
+    connection: Any, many: tuple[Queue, list[int]]
+) -> None:
+    """A worker that is slow or dead gives back hundreds at once, under a short statement timeout."""
+    queue, ids = many
     values: dict[str, Any] = {"unproved_domain": "orders", "worker": "w", "origin": "me"}
     for columns in LISTS:
         values |= columns.empty
-    same = {"proof": [0] * count, "seq": ids}
+    same = {"proof": [0] * MANY, "seq": ids}
     values |= {"notify": True} | REQUEUES(
-        **same, priority=[5] * count, attempts=[1] * count, crashes=[1] * count, releases=[2] * count,
-        keyed=[False] * count, delay=[0] * count,
+        **same, priority=[5] * MANY, attempts=[1] * MANY, crashes=[1] * MANY, releases=[2] * MANY,
+        keyed=[False] * MANY, delay=[0] * MANY,
     )  # fmt: skip
     values |= FATES(
-        **same, queue_id=[queue.queue_id] * count, msg_id=ids, read_ct=[1] * count, fate=[2] * count
+        **same, queue_id=[queue.queue_id] * MANY, msg_id=ids, read_ct=[1] * MANY, fate=[2] * MANY
     )
-    query = texts.settle([queue], lock=False)
-    explain = f"explain (analyze, format json) {query.sql}".encode()
-    (([plan],),) = connection.execute(explain, query.params(values)).fetchall()
-    assert max(handled(plan["Plan"])) <= 5 * count, plan
+    query = Texts("commandbus", last_read_at=True).settle([queue], lock=False)
+    assert most_handled(connection, query, values) <= 5 * MANY
     back = "from pgmq.q_orders__commands where vt <= now() and read_ct = 1 order by msg_id"
     assert connection.execute(f"select headers -> 'commandbus' {back}").fetchall() == [
         ([msg_id, msg_id, 1, 2],) for msg_id in ids
     ]
+
+
+def test_renewing_many_costs_the_same_for_each(connection: Any, many: tuple[Queue, list[int]]) -> None:
+    queue, ids = many
+    ((lease_id,),) = connection.execute(
+        "insert into commandbus.lease (domain, worker, claimed_at, until, seqs)"
+        " select 'orders', 'w', 0, commandbus.now_us() + 60000000, $1 returning lease_id",
+        [ids],
+    ).fetchall()
+    values = MEMBERS(
+        lease_id=[lease_id] * MANY, queue_id=[queue.queue_id] * MANY, msg_id=ids, read_ct=[1] * MANY,
+        seq=ids,
+    )  # fmt: skip
+    values |= {"leases": f"{{{lease_id}}}", "duration": 3_600_000_000}
+    query = Texts("commandbus", last_read_at=True).renew([queue])
+    assert most_handled(connection, query, values) <= 5 * MANY
+    prolonged = "select count(*) from pgmq.q_orders__commands where vt > now() + interval '30 minutes'"
+    assert connection.execute(prolonged).fetchone() == (MANY,)
+
+
+def most_handled(connection: Any, query: Query, values: dict[str, Any]) -> float:
+    """How many rows a node of the plan had in its hands at most, whatever it did with them."""
+    explain = f"explain (analyze, format json) {query.sql}".encode()
+    (([plan],),) = connection.execute(explain, query.params(values)).fetchall()
+    return max(handled(plan["Plan"]))
 
 
 def handled(node: dict[str, Any]) -> Iterator[float]:
