@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 LEAVE_SECONDS = 2.0
 """After a worker has stopped, how long its process may take to end by itself."""
+SPARE_SECONDS = 0.5
+"""It ends so long before it would be ended as one that did not stop in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +116,15 @@ async def _serve_asyncio(plan: Plan, registry: HandlerRegistry) -> int:
             running = loop.create_task(worker.run(until_idle=plan.until_idle))
             tell = partial(tell_loop, loop, begin)
             failure = partial(_code, worker, Exit.FAILURE)
-            worker.obey_stop = Signals(tell, plan.settings.shutdown_timeout, failure).drain
+            signals = Signals(tell, plan.settings.shutdown_timeout, failure)
+            worker.obey_stop = signals.drain
             _hello(worker.name, plan)
             await running
             await asyncio.gather(*stops)
         finally:
             # Elsewhere, because it waits for threads that may wait for this loop.
             await asyncio.to_thread(supervision.__exit__, None, None, None)
-    return _goodbye(worker)
+    return _goodbye(worker, signals)
 
 
 def tell_loop(
@@ -147,18 +150,25 @@ def _serve_threads(plan: Plan, registry: HandlerRegistry) -> int:
         plan.dress(worker)
         with plan.supervision.around(worker):
             failure = partial(_code, worker, Exit.FAILURE)
-            worker.obey_stop = Signals(begin, plan.settings.shutdown_timeout, failure).drain
+            signals = Signals(begin, plan.settings.shutdown_timeout, failure)
+            worker.obey_stop = signals.drain
             _hello(worker.name, plan)
             worker.run(until_idle=plan.until_idle)
-    return _goodbye(worker)
+    return _goodbye(worker, signals)
 
 
-def _end_soon(code: int) -> None:
+def leave_in(left: float) -> float:
+    """In how many seconds a process leaves threads behind, if it is ended in so many anyway: before
+    that, because it has stopped in time."""
+    return max(0.0, min(LEAVE_SECONDS, left - SPARE_SECONDS))
+
+
+def _end_soon(code: int, left: float) -> None:
     """Everything is recorded and closed. A handler that swallows its cancellation, or a thread that
     never ends, must not keep the process: Python would wait for them for ever."""
 
     def leave() -> None:
-        time.sleep(LEAVE_SECONDS)
+        time.sleep(leave_in(left))
         output.note("handlers that cannot be stopped are left behind")
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -175,7 +185,7 @@ def _hello(name: str, plan: Plan) -> None:
     )
 
 
-def _goodbye(worker: RuntimeWorker[Any]) -> int:
+def _goodbye(worker: RuntimeWorker[Any], signals: Signals) -> int:
     metrics, why = worker.metrics, ": nothing is left to do" if worker.is_drained else ""
     why = ": an operator stopped it" if worker.was_asked_to_stop else why
     output.done(
@@ -183,7 +193,7 @@ def _goodbye(worker: RuntimeWorker[Any]) -> int:
         f"{text.duration(metrics.average_process_seconds)} each{why}"
     )
     code = _code(worker, Exit.OK)
-    _end_soon(code)
+    _end_soon(code, signals.left)
     return code
 
 

@@ -79,6 +79,11 @@ class Signals:
                     elif number in HEARD:
                         self._received()
 
+    @property
+    def left(self) -> float:
+        """Seconds until the process is ended, whatever it does; infinite before the first signal."""
+        return self._abort_at - time.monotonic()
+
     def drain(self) -> None:
         """As an operator asks for: no signal is counted, so that the first one still drains."""
         self._mouth.send(bytes([_ASKED]))
