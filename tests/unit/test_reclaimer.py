@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Container, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,12 @@ from commandbus.store.deaths import WorkerDeath
 from commandbus.store.op import Op
 from commandbus.store.records import Claimed, ClaimRequest
 from commandbus.store.sessions import ForeignLeases
-from commandbus.sync import SyncCommandBus
+from commandbus.sync import SyncCommandBus, SyncProcessReplyRouter
+from commandbus.testing.sagas import BookTrip
+from commandbus.testing.waiting import eventually
+from commandbus.worker.recorder import folder_for, make_private
+from commandbus.worker.recordings import Recordings
+from tests.unit.test_recorder import leave
 
 DOOMED = "doomed"
 
@@ -35,6 +42,22 @@ def bus(monkeypatch: pytest.MonkeyPatch) -> Iterator[SyncCommandBus]:
     with SyncCommandBus("memory://") as bus:
         monkeypatch.setattr(type(bus.engine.store), "foreign_leases", lost)
         yield bus
+
+
+class Known(Recordings):
+    """The recorder of the worker lies here, and says this of its death."""
+
+    def __init__(self, death: WorkerDeath | None = None, lives: Container[str] = ()) -> None:
+        self._death, self._lives = death, lives
+
+    def is_beside(self, worker: str) -> bool:
+        return True
+
+    def is_living(self, worker: str) -> bool:
+        return worker in self._lives
+
+    def death_of(self, worker: str) -> WorkerDeath | None:
+        return self._death
 
 
 def claim(bus: SyncCommandBus, worker: str) -> list[Claimed]:
@@ -69,8 +92,7 @@ def test_a_worker_that_is_seen_to_live_keeps_what_it_holds(bus: SyncCommandBus) 
         "me",
         ["orders"],
         30.0,
-        is_recorded=lambda worker: True,
-        lives=living.__contains__,
+        recordings=Known(lives=living),
         monotonic=clock,
     )
     assert crashes_after(bus, clock, reclaimer, 2 * RECORDER_SECONDS) == []
@@ -89,8 +111,7 @@ def test_a_recorder_that_lies_here_says_what_had_begun(bus: SyncCommandBus) -> N
         "me",
         ["orders"],
         30.0,
-        is_recorded=lambda worker: True,
-        witness={DOOMED: death}.get,
+        recordings=Known(death),
         monotonic=clock,
     )
     assert crashes_after(bus, clock, reclaimer, GRACE_SECONDS) == []
@@ -116,3 +137,24 @@ def test_a_worker_that_takes_commands_after_a_pause_announces_it_at_once(
         assert reclaimer.took(now) is news
         bus.session.run(reclaimer.work(bus.scope))
         assert len(announced) - before == news
+
+
+def test_a_router_counts_no_crash_for_what_a_dead_worker_had_not_begun(tmp_path: Path) -> None:
+    """Routers take back expired leases, too."""
+    base = tmp_path / "recorders"
+    with SyncCommandBus(f"sqlite:///{tmp_path / 'jobs.db'}") as bus:
+        folder = folder_for(str(base), bus.engine.identity)
+        make_private(folder)
+        leave(folder)
+        sent = bus.send("orders", "ship")
+        request = ClaimRequest(("orders",), 1, "w-dead", 0.1)
+        assert bus.session.run(bus.engine.store.claim(request)).claimed
+        router = SyncProcessReplyRouter(bus, BookTrip, poll_interval=0.1)
+        router.recorder = str(base)
+        running = threading.Thread(target=router.run, daemon=True)
+        running.start()
+        eventually(lambda: bus.get_command(sent).status == "PENDING")
+        router.stop()
+        running.join(10)
+        kinds = [event.event_type for event in bus.get_audit_trail(sent)]
+    assert kinds == ["SENT", "RECEIVED", "RELEASED"]

@@ -42,6 +42,7 @@ from commandbus.settings import SHUTDOWN_SECONDS, VERSION
 from commandbus.store.op import Op
 from commandbus.store.process_list import this_process
 from commandbus.store.wakeup import Waiter
+from commandbus.worker.recordings import recordings_beside
 
 CUT_SECONDS = 1.0
 """Statements that have been waiting for so long at the end of a stop are given up."""
@@ -184,6 +185,9 @@ class RouterBase(ABC, Generic[Bus]):
         self._guard = threading.Lock()
         self._loops: list[RouterLoop] = []
         self._queues = queues_of(self.declarations)
+        self.recorder = os.environ.get("COMMANDBUS_RECORDER") or None
+        """The folder of the flight recorders, as `WorkerSettings` has it: a router that takes back what
+        a dead worker held asks them what had begun."""
         self._giving_up: threading.Timer | None = None
         self._stop_early: bool | None = None
 
@@ -246,11 +250,15 @@ class RouterBase(ABC, Generic[Bus]):
     def _make_services(self) -> list[Service]:
         """What every worker runs beside its handlers, as far as a router needs it."""
         seconds = self.settings.visibility_timeout
+        recordings = recordings_beside(self._bus.engine, self.recorder)
+        if recordings is not None:
+            self._bus.engine.store.consult(recordings.loss_of)
         reclaimer = Reclaimer(
             self.name,
             self._queues,
             seconds,
             load=lambda: (self._metrics.routed, sum(loop.held for loop in self._loops)),
+            recordings=recordings,
         )
         return [Presence(self._info(), seconds), self._closer, reclaimer]
 

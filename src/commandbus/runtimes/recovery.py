@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -17,8 +16,7 @@ from commandbus.operations.deaths import recover
 from commandbus.runtimes.threads.bus import SyncCommandBus
 from commandbus.services.crash_recovery import log_recovery
 from commandbus.store.deaths import DeathReport, WorkerDeath
-from commandbus.worker.recorder import OFF, folder_for
-from commandbus.worker.recordings import Recording, Recordings
+from commandbus.worker.recordings import Recording, Recordings, recordings_beside
 
 logger = logging.getLogger("commandbus.supervisor")
 
@@ -94,10 +92,7 @@ def _memory_files() -> list[Path]:
 
 def recordings_of(url: str, recorder: str | None) -> Recordings | None:
     """The recorders of the workers of a store; None when they have none."""
-    engine = SyncCommandBus(url).engine
-    if recorder == OFF or os.name != "posix" or not engine.store.capabilities.durable:
-        return None
-    return Recordings(folder_for(recorder, engine.identity))
+    return recordings_beside(SyncCommandBus(url).engine, recorder)
 
 
 class SharedBus:

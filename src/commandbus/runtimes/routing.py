@@ -17,14 +17,15 @@ logger = logging.getLogger("commandbus.processes")
 
 
 class RouterThread:
-    def __init__(self, bus: Any, registry: HandlerRegistry) -> None:
-        self._bus, self._registry = bus, registry
+    def __init__(self, bus: Any, registry: HandlerRegistry, recorder: str | None) -> None:
+        self._bus, self._registry, self._recorder = bus, registry, recorder
         self._router: SyncProcessReplyRouter | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Drive on what is registered at this moment."""
         self._router = SyncProcessReplyRouter(self._bus, list(self._registry.processes.values()))
+        self._router.recorder = self._recorder
         self._thread = threading.Thread(target=self._run, name=self._router.name, daemon=True)
         self._thread.start()
 

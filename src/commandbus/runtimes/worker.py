@@ -40,7 +40,6 @@ from commandbus.services.restarts import Restarts
 from commandbus.services.standard import standard_services
 from commandbus.services.worker_requests import WorkerRequests
 from commandbus.settings import WorkerOptions, WorkerSettings, defaults_of, settings_of
-from commandbus.store.deaths import Witness, unknown_death
 from commandbus.store.records import (
     CancelRequest,
     Claimed,
@@ -117,9 +116,8 @@ class RuntimeWorker(AskedWorker, Generic[Bus]):
             self._execution.trace(tracing_module().Traced(bus.settings.tracing))
         self._restarts = Restarts()
         self._recovery: CrashRecovery | None = None
-        self._witness: Witness = unknown_death
-        self._lives: Callable[[str], bool] = lambda worker: False
-        self._router = RouterThread(bus, self.registry)
+        self._recordings: Recordings | None = None
+        self._router = RouterThread(bus, self.registry, self.settings.recorder)
         self._set_up()
 
     @abstractmethod
@@ -267,9 +265,7 @@ class RuntimeWorker(AskedWorker, Generic[Bus]):
             self.domains,
             self.settings.visibility_timeout,
             load=lambda: (self.metrics.commands_received, self._core.held),
-            is_recorded=self._is_recorded,
-            lives=self._lives,
-            witness=self._witness,
+            recordings=self._recordings,
             rescued=self._on_recovered,
         )
         self._keeper.start()
@@ -307,16 +303,11 @@ class RuntimeWorker(AskedWorker, Generic[Bus]):
             execution.recorder = open_recorder(setting, engine.identity, self.name, self.supervisor)
         if execution.recorder is None:
             return []
-        recordings = Recordings(execution.recorder.path.parent)
-        self._witness, self._lives = recordings.death_of, recordings.is_living
+        self._recordings = recordings = Recordings(execution.recorder.path.parent)
         engine.store.consult(recordings.loss_of)
         self._core.suspects.after_death = recordings.has_dead()
         self._recovery = CrashRecovery(recordings, self._on_recovered)
         return [self._recovery]
-
-    def _is_recorded(self, worker: str) -> bool:
-        recorder = self._execution.recorder
-        return recorder is not None and recorder.is_beside(worker)
 
     def _on_recovered(self, count: int) -> None:
         def add() -> None:

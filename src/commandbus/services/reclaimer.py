@@ -22,9 +22,10 @@ from collections.abc import Callable, Sequence
 
 from commandbus.operations.deaths import recover
 from commandbus.operations.scope import Scope
-from commandbus.store.deaths import DeathReport, Witness, WorkerDeath, unknown_death
+from commandbus.store.deaths import DeathReport, WorkerDeath
 from commandbus.store.op import Op, Wake
 from commandbus.store.sessions import LEASES, QUIET_SECONDS
+from commandbus.worker.recordings import Recordings
 
 logger = logging.getLogger("commandbus.services")
 
@@ -52,9 +53,7 @@ class Reclaimer:
         lease_seconds: float,
         *,
         load: Callable[[], tuple[int, int]] = lambda: (0, 0),
-        is_recorded: Callable[[str], bool] = lambda worker: False,
-        lives: Callable[[str], bool] = lambda worker: False,
-        witness: Witness = unknown_death,
+        recordings: Recordings | None = None,
         rescued: Callable[[int], object] = lambda count: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -63,12 +62,8 @@ class Reclaimer:
         self._seconds = lease_seconds
         self._load = load
         """How many commands the worker has taken, and how many it holds."""
-        self._is_recorded = is_recorded
-        """Whether a flight recorder of that worker lies where this process looks."""
-        self._lives = lives
-        """Whether the process of that worker is in the list of this machine."""
-        self._witness = witness
-        """What that recorder says."""
+        self._recordings = recordings
+        """The flight recorders of this machine."""
         self._rescued = rescued
         self._monotonic = monotonic
         self._hints, self._calm = 0, 0
@@ -113,7 +108,8 @@ class Reclaimer:
         dead = self._dead(found.lost, now)
         if dead is not None:
             cause = f"The connection of its worker {dead} to the server was closed"
-            death = self._witness(dead) or WorkerDeath(dead, cause, complete=False)
+            recorded = None if self._recordings is None else self._recordings.death_of(dead)
+            death = recorded or WorkerDeath(dead, cause, complete=False)
             report = yield from recover(scope, death)
             self._report = dead, report
             return 0.0
@@ -134,9 +130,11 @@ class Reclaimer:
         last the next time."""
         self._lost = {worker: self._lost.get(worker, now) for worker in lost}
         for worker, since in sorted(self._lost.items(), key=lambda item: item[1]):
-            recorded = self._is_recorded(worker)
-            grace = RECORDER_SECONDS if recorded else GRACE_SECONDS
-            if now - since >= grace and not (recorded and self._lives(worker)):
+            beside = self._recordings
+            if beside is not None and not beside.is_beside(worker):
+                beside = None
+            grace = GRACE_SECONDS if beside is None else RECORDER_SECONDS
+            if now - since >= grace and not (beside is not None and beside.is_living(worker)):
                 self._lost[worker] = now - grace
                 return worker
         return None

@@ -191,10 +191,6 @@ class FlightRecorder:
         """The file, as another process would read it now."""
         return self._map[:]
 
-    def is_beside(self, worker: str) -> bool:
-        """Whether the recorder of that worker lies where this one does."""
-        return os.path.exists(self.path.parent / f"{worker}{SUFFIX}")  # noqa: PTH110 - any name will do
-
     def close(self) -> None:
         """The worker has ended in order. Threads that were left behind may write to the map for as
         long as they like: no reader is left."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -30,6 +31,7 @@ from commandbus.worker.recorder import (
     HEADER_BYTES,
     KILLED_ITSELF,
     MAGIC,
+    OFF,
     PREFIX,
     RUNNING,
     SUFFIX,
@@ -37,6 +39,7 @@ from commandbus.worker.recorder import (
     Header,
     check_private,
     file_size,
+    folder_for,
     lock,
     owned_here,
     recorders_here,
@@ -207,6 +210,10 @@ class Recordings:
         recording, is_dead = self._read(worker)
         return recording.death() if recording is not None and is_dead else None
 
+    def is_beside(self, worker: str) -> bool:
+        """Whether the recorder of a worker lies here."""
+        return os.path.exists(self._folder / f"{worker}{SUFFIX}")  # noqa: PTH110 - any name will do
+
     def is_living(self, worker: str) -> bool:
         """Whether the process of a worker is seen alive."""
         recording, _ = self._read(worker)
@@ -328,6 +335,13 @@ class Recordings:
             return header.process.pid not in ended
         now = self._monotonic()
         return now - self._seen.setdefault(path, now) < SUPERVISOR_SECONDS
+
+
+def recordings_beside(engine: Any, setting: str | None) -> Recordings | None:
+    """The recorders of the workers of a store; None where they have none."""
+    if setting == OFF or os.name != "posix" or not engine.store.capabilities.durable:
+        return None
+    return Recordings(folder_for(setting, engine.identity))
 
 
 def _open(path: Path) -> int:
