@@ -49,6 +49,8 @@ class Tables:
         self._connection.close()
 
     def rows(self, text: str) -> Rows:
+        if not self._is_sqlite:
+            text = text.replace("@outcome", "@ended")  # rows and receipts
         named = text.replace("@", "commandbus_" if self._is_sqlite else "commandbus.")
         found = self._connection.execute(named if self._is_sqlite else named.encode())
         return list(found.fetchall())

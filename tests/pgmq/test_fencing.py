@@ -15,6 +15,7 @@ import pytest
 from commandbus import CommandStatus, HandlerRegistry, TransientCommandError
 from commandbus.domain.outcome import Succeeded
 from commandbus.engines.postgres.pgmq.settling import QUICK_MIN
+from commandbus.engines.postgres.receipts import MEMBERS_MIN
 from commandbus.errors import LeaseLost
 from commandbus.store.records import Settlement
 from commandbus.sync import SyncCommandBus, SyncWorker
@@ -77,7 +78,7 @@ def test_a_message_that_another_program_took_away_is_not_ours_to_end(bus: Harnes
     assert bus.get(command_id).status is not CommandStatus.COMPLETED
 
 
-@pytest.mark.parametrize("count", [3, 3 * QUICK_MIN])
+@pytest.mark.parametrize("count", [3, 3 * QUICK_MIN, 2 * MEMBERS_MIN])
 def test_one_stolen_message_does_not_spoil_the_others_of_its_lease(bus: Harness, count: int) -> None:
     """Few are looked at first; many are trusted, and looked at when the server has undone it."""
     ids = [bus.send(data=n) for n in range(count)]

@@ -19,7 +19,7 @@ from tests.postgres.keeping import session
 TABLES = (
     *("audit", "batch_count", "command", "document", "domain", "lease", "outcome", "progress", "queue"),
     *("scheduled", "sleeper", "tally", "unique_key", "process", "process_step", "recorded_step"),
-    *("limit_rule", "held", "permit", "touch", "bucket", "partition", "mutex"),
+    *("limit_rule", "held", "permit", "touch", "bucket", "partition", "mutex", "receipt"),
 )
 SMALL_BYTES = 16 * 8192
 RESTART = (
@@ -32,6 +32,7 @@ TIMES = {
     "scheduled": ("due_at",),
     "lease": ("claimed_at", "until"),
     "outcome": ("started_at", "finished_at"),
+    "receipt": ("finished_at",),
     "audit": ("at",),
     "progress": ("at",),
     "domain": ("paused_at",),

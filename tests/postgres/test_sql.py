@@ -175,7 +175,10 @@ def test_a_fresh_claim_leaves_suspects_to_the_other(connection: psycopg.Connecti
     assert [row[0] for row in suspects] == [1, 2, 4, 5]
 
 
-@pytest.mark.parametrize("change", ["none", "a gap", "a retry", "a priority", "an outcome", "keys"])
+CHANGES = ("none", "a gap", "a retry", "a priority", "an outcome", "a receipt", "keys")
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_claim_without_chains_takes_what_one_with_them_does(
     connection: psycopg.Connection[Any], change: str
 ) -> None:
@@ -196,6 +199,8 @@ def test_a_claim_without_chains_takes_what_one_with_them_does(
         "a priority": "update commandbus.queue set priority = 0 where seq = 30",
         "an outcome": "insert into commandbus.outcome (seq, status, attempts, crashes, finished_at)"
         " values (12, 'COMPLETED', 1, 0, 0)",
+        "a receipt": "insert into commandbus.receipt (first_seq, last_seq, lease_id, finished_at,"
+        " members, worker, ran) values (12, 14, 1, 0, 2, 'w', '{1,null,1}')",
         "keys": "select 1",
     }[change])  # fmt: skip
     answers = []
@@ -208,6 +213,8 @@ def test_a_claim_without_chains_takes_what_one_with_them_does(
         answers.append(([[row[index] for index in kept] for row in rows], lease))
     assert answers[0] == answers[1]
     assert len(answers[0][0]) == (39 if change == "a gap" else 40)
+    dropped = {"an outcome": 1, "a receipt": 2}.get(change, 0)
+    assert sum("t" not in row for row in answers[0][0]) == dropped
 
 
 def forget_statistics(connection: psycopg.Connection[Any]) -> None:

@@ -54,7 +54,7 @@ def places(url: str) -> dict[str, int]:
     with psycopg.connect(url) as connection:
         row = connection.execute(
             "select (select count(*) from commandbus.command), (select count(*) from commandbus.queue),"
-            " (select count(*) from commandbus.outcome),"
+            " (select count(*) from commandbus.ended),"
             " (select coalesce(sum(cardinality(seqs)), 0) from commandbus.lease)"
         ).fetchone()
     assert row is not None
@@ -112,7 +112,7 @@ def test_a_settle_of_unknown_outcome_is_resolved_by_the_worker(
 ) -> None:
     """It settles again; what was recorded is no loss, what was not is recorded now."""
     with SyncCommandBus(url) as bus, working(proxy.url, runtime, poll_interval=0.2) as done:
-        trap = proxy.on_commit(harm, pattern=r"insert into \S*outcome", times=3)  # type: ignore[arg-type]
+        trap = proxy.on_commit(harm, pattern=r"insert into \S*(outcome|receipt)", times=3)  # type: ignore[arg-type]
         for _ in range(30):
             bus.send(DOMAIN, "ship")
             eventually(lambda: not places(url)["queue"])

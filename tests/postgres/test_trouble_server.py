@@ -43,7 +43,7 @@ def own() -> Iterator[PostgresServer]:
 
 def ended(url: str) -> int:
     with psycopg.connect(url) as connection:
-        row = connection.execute("select count(*) from commandbus.outcome").fetchone()
+        row = connection.execute("select count(*) from commandbus.ended").fetchone()
     assert row is not None
     return int(row[0])
 

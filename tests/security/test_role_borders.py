@@ -24,10 +24,13 @@ CHANGED_BY_WORKERS = {
     "queue", "scheduled", "lease", "unique_key", "progress", "sleeper", "session", "tally", "document",
     "batch_count", "process", "process_step", "recorded_step", "held", "permit", "touch", "bucket",
 }  # fmt: skip
-ADDED_BY_WORKERS = {"command", "outcome", "audit", "domain", "partition"}
+ADDED_BY_WORKERS = {"command", "outcome", "receipt", "audit", "domain", "partition"}
 READ_BY_WORKERS = {"limit_rule", "migration"}
 KEPT_FROM_ADMINS = {"migration", "ledger_mark"}
-VIEWERS_FUNCTIONS = {"now_us", "partition_of", "as_jsonb", "group_parked", "ended_sessions"}
+VIEWERS_FUNCTIONS = {
+    "now_us", "partition_of", "as_jsonb", "group_parked", "ended_sessions", "receipt_of", "outcome_of",
+    "unfolded", "ended_between", "ended_floor",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

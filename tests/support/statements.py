@@ -16,6 +16,7 @@ def made(schema: str = "commandbus") -> dict[str, str]:
         "claim_fresh_apart": claim_query(schema, True, "apart").sql,
         "settle": settle_query(schema).sql,
         "settle_ends": settle_query(schema, "ends").sql,
+        "settle_receipts": settle_query(schema, "receipts").sql,
         "settle_plain": settle_query(schema, "plain").sql,
         "insert_commands": insert_query(schema).sql,
         "insert_command": single_insert(schema),

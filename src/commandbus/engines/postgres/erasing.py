@@ -15,6 +15,7 @@ from commandbus.store.trail import read_details
 
 class Eraser(Part):
     def erase(self, seqs: Sequence[int]) -> Op[list[int]]:
+        yield Statement(self._sql.unfold, (integers(seqs),))
         rows = yield Statement(self._sql.lock_ended, (integers(seqs),))
         if not rows:
             return []

@@ -127,6 +127,12 @@ class Operators(Part):
     def purge(self, domain: str | None) -> Op[int]:
         chosen = "select seq from commandbus.command where $1::text is null or domain = $1::text"
         count = scalar((yield self._in_schema(f"select count(*) from ({chosen}) c", domain)))
+        # A receipt is of one lease, and so of one domain.
+        yield self._in_schema(
+            "delete from commandbus.receipt r where exists (select 1 from commandbus.unfolded(r) o"
+            f" where o.seq in ({chosen}))",
+            domain,
+        )
         for table in _TABLES_BY_SEQ:
             yield self._in_schema(f"delete from commandbus.{table} where seq in ({chosen})", domain)
         for table in ("lease", "tally", "domain", "limit_rule", "touch", "bucket", "partition"):

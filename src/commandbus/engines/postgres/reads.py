@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from commandbus.domain import payload
 from commandbus.domain.audit import LINKED, AuditEvent
 from commandbus.domain.command import CommandRecord
@@ -46,8 +48,12 @@ from commandbus.store.trail import compose, shown
 
 _BY_ID = "where c.command_id = $1::uuid and ($2::text is null or c.domain = $2::text) order by c.seq"
 
-ENDED = frozenset({*FINAL, PARKED})
+ROWS_ONLY = frozenset({*FINAL, PARKED} - {CommandStatus.COMPLETED})
+"""How commands ended that are in no receipt."""
 FEW = 2_000
+LAST = 2**63 - 1
+OUTCOMES_MAX = 50_000
+"""Outcomes of which a list of completed commands looks at once, if most do not meet its conditions."""
 
 
 class Reader(Part):
@@ -74,7 +80,13 @@ class Reader(Part):
         }
 
     def query(self, wanted: CommandFilter) -> Op[list[CommandRecord]]:
+        # What ended is looked for among the outcomes, however many commands wait behind them.
+        is_completed = wanted.status is CommandStatus.COMPLETED
+        if is_completed and wanted.batch_id is None and wanted.correlation_id is None:
+            return (yield from self._completed(wanted))
         conditions, params = _conditions(wanted, self._is_waiting)
+        if wanted.status in ROWS_ONLY:
+            return (yield from self._ended("commandbus.outcome", conditions, params, wanted.limit))
         if wanted.status is CommandStatus.IN_PROGRESS:
             running = yield from self._running()
             params.append(integers(sorted(running)))
@@ -86,12 +98,38 @@ class Reader(Part):
                 conditions.append(f"c.seq = any (${len(params)}::text::bigint[])")
         where = f"where {' and '.join(conditions)} " if conditions else ""
         params.append(wanted.limit)
-        # What ended is looked for among the outcomes, however many commands wait behind them.
-        key = "o.seq" if wanted.status in ENDED else "c.seq"
-        clauses = in_schema(
-            f"{where}order by {key} desc limit ${len(params)}::bigint", self._context.schema
+        clauses = f"{where}order by c.seq desc limit ${len(params)}::bigint"
+        return (yield from self._records(in_schema(clauses, self._context.schema), params))
+
+    def _completed(self, wanted: CommandFilter) -> Op[list[CommandRecord]]:
+        """What completed, newest first, out of ranges of numbers with a known number of outcomes: no
+        index has those in receipts in order."""
+        found: list[CommandRecord] = []
+        below, most = wanted.before or LAST, 2 * wanted.limit
+        lowest = wanted.lowest or 0
+        while len(found) < wanted.limit and below > lowest:
+            floor = int(scalar((yield Read(self._sql.ended_floor, (below, most)))))
+            floor = max(floor, lowest)
+            piece = msgspec.structs.replace(wanted, before=below, lowest=floor)
+            conditions, params = _conditions(piece, self._is_waiting)
+            params += [floor, below - 1]
+            source = f"commandbus.ended_between(${len(params) - 1}::bigint, ${len(params)}::bigint)"
+            limit = wanted.limit - len(found)
+            found += yield from self._ended(source, conditions, params, limit)
+            below, most = floor, min(4 * most, OUTCOMES_MAX)
+        return found
+
+    def _ended(
+        self, source: str, conditions: list[str], params: list[Any], limit: int
+    ) -> Op[list[CommandRecord]]:
+        """The newest outcomes of a source that meet all conditions."""
+        params.append(limit)
+        chosen = (
+            f"select o.seq from {source} o join commandbus.command c on c.seq = o.seq"
+            f" where {' and '.join(conditions)} order by o.seq desc limit ${len(params)}::bigint"
         )
-        return (yield from self._records(clauses, params))
+        clauses = f"where c.seq = any (array({chosen})) order by c.seq desc"
+        return (yield from self._records(in_schema(clauses, self._context.schema), params))
 
     def _few_waiting(self) -> Op[list[int] | None]:
         """Everything that waits, if it is so little that naming it is the quickest way to find it."""
@@ -231,7 +269,7 @@ def _conditions(wanted: CommandFilter, is_waiting: str) -> tuple[list[str], list
             params.append(value)
             conditions.append(condition.replace("$", f"${len(params)}"))
 
-    key = "o" if wanted.status in ENDED else "c"
+    key = "o" if wanted.status in ROWS_ONLY else "c"
     add(f"{key}.seq < $::bigint", wanted.before)
     add(f"{key}.seq >= $::bigint", wanted.lowest)
     add("c.domain = $::text", wanted.domain)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Literal
 from uuid import UUID
@@ -12,6 +12,7 @@ import msgspec
 from commandbus.domain.lifecycle import FINAL, CommandStatus
 from commandbus.engines.postgres.arrays import integers
 from commandbus.engines.postgres.leases import LeaseRow
+from commandbus.engines.postgres.receipts import Folded, Receipt, fold, is_plain
 from commandbus.engines.postgres.statements import ORIGIN, parts
 from commandbus.engines.postgres.templates import (
     BIGINT,
@@ -53,6 +54,9 @@ OUTCOMES = Columns(
 )
 PLAIN_OUTCOMES = Columns("plain_outcomes", seq=BIGINT, ran=BIGINT)
 """Outcomes that have nothing else: completed at the first attempt, without a result."""
+RECEIPTS = Columns(
+    "receipts", proof=BIGINT, first_seq=BIGINT, last_seq=BIGINT, members=SMALLINT, ran=TEXT
+)
 TALLIES = Columns("tallies", proof=BIGINT, status=WORD, n=BIGINT)
 FREED = Columns("freed", proof=BIGINT, seq=BIGINT)
 """Commands whose unique keys are free: their outcomes are final."""
@@ -83,13 +87,14 @@ BATCH_COUNTS = Columns(
 )
 """What the outcomes add to the counts of batches, one row per batch and lease."""
 LISTS = (
-    ENDING, SHRINKING, OUTCOMES, PLAIN_OUTCOMES, TALLIES, FREED, HEIRS, LEFT_PERMITS, REQUEUES, AUDITS,
-    BATCH_COUNTS,
+    ENDING, SHRINKING, OUTCOMES, PLAIN_OUTCOMES, RECEIPTS, TALLIES, FREED, HEIRS, LEFT_PERMITS,
+    REQUEUES, AUDITS, BATCH_COUNTS,
 )  # fmt: skip
 
 
-Extent = Literal["plain", "ends", "all"]
-"""What a settle writes: plain outcomes under one lease; outcomes that free nothing; or everything."""
+Extent = Literal["receipts", "plain", "ends", "all"]
+"""What a settle writes: receipts; plain outcomes under one lease; outcomes that free nothing; or
+everything."""
 
 
 @cache
@@ -103,10 +108,16 @@ def compile_settle(schema: str, extent: Extent, lists: Iterable[Columns], **tran
     """The settle with the parts of a transport; `places` is not about commands that come back unless
     all is written."""
     found = parts(schema, "settle.sql")
+    ended = {
+        "receipts": found.receipts_written,
+        "plain": found.ended_plainly,
+        "ends": found.ended,
+        "all": f"{found.receipts_written}\n{found.ended}",
+    }
     return compile_query(
         found.settle,
         lists,
-        ended=found.ended_plainly if extent == "plain" else found.ended,
+        ended=ended[extent],
         others=found.settle_others if extent == "all" else "{places}",
         answer=found.settle_answer if extent == "all" else found.ends_answer,
         **transport,
@@ -153,35 +164,41 @@ class Prepared(msgspec.Struct):
         batches = self.known.batches.items()
         return {one for seq, one in batches if one is not None and self.proofs[seq] in valid}
 
-    def extent(self) -> Extent:
+    def folded(self) -> Folded:
+        """The shapes of its outcomes; what no worker ended under a lease is a row."""
+        outcomes = self.writes.outcomes
+        if self.worker is None or not self.leases:
+            return Folded((), outcomes)
+        return fold(outcomes, self.proofs)
+
+    def extent(self, folded: Folded) -> Extent:
         """How much of the statement it needs."""
         writes, known = self.writes, self.known
         if writes.requeues or writes.audits or known.keyed or known.batches or not self.leases:
             return "all"
-        plain = len(self.leases) == 1 and all(map(_is_plain, writes.outcomes))
+        if folded.receipts:
+            return "all" if folded.rows else "receipts"
+        plain = len(self.leases) == 1 and all(map(is_plain, folded.rows))
         return "plain" if plain else "ends"
 
 
-def _is_plain(row: OutcomeRow) -> bool:
-    if row.attempts != 1 or row.crashes or row.status is not CommandStatus.COMPLETED:
-        return False
-    return row.result is None and row.error is None and row.reason is None
-
-
-def settle_values(prepared: Prepared, notify: bool, extent: Extent) -> Values:
-    """The parameters of a settle of that extent."""
-    outcomes, proofs = prepared.writes.outcomes, prepared.proofs
+def settle_values(prepared: Prepared, folded: Folded, notify: bool, extent: Extent) -> Values:
+    """The parameters of a settle of that extent, whose outcomes have these shapes."""
+    rows, proofs = folded.rows, prepared.proofs
     values: Values = {"unproved_domain": prepared.domain, "worker": prepared.worker}
     values |= _lease_columns(prepared)
-    values |= _tally_columns(outcomes, proofs)
+    values |= _tally_columns(prepared.writes.outcomes, proofs)
+    if extent == "receipts":
+        return values | _receipt_columns(folded.receipts)
     if extent == "plain":
-        seqs, rans = [row.seq for row in outcomes], [row.ran for row in outcomes]
+        seqs, rans = [row.seq for row in rows], [row.ran for row in rows]
         return values | PLAIN_OUTCOMES(seq=seqs, ran=rans)
-    values |= _outcome_columns(outcomes, proofs)
+    values |= _outcome_columns(rows, proofs)
     if extent == "ends":
         return values
     return {
         **values,
+        **_receipt_columns(folded.receipts),
         "origin": ORIGIN,
         "notify": notify,
         **_key_columns(prepared),
@@ -209,7 +226,19 @@ def _lease_columns(prepared: Prepared) -> Values:
     return values
 
 
-def _outcome_columns(rows: list[OutcomeRow], proofs: Mapping[int, int]) -> Values:
+def _receipt_columns(receipts: Sequence[Receipt]) -> Values:
+    if not receipts:
+        return RECEIPTS.empty
+    return RECEIPTS(
+        proof=[one.proof for one in receipts],
+        first_seq=[one.first_seq for one in receipts],
+        last_seq=[one.last_seq for one in receipts],
+        members=[one.members for one in receipts],
+        ran=[one.ran for one in receipts],
+    )
+
+
+def _outcome_columns(rows: Sequence[OutcomeRow], proofs: Mapping[int, int]) -> Values:
     if not rows:
         return OUTCOMES.empty
     return OUTCOMES(

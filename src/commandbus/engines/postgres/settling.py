@@ -193,8 +193,9 @@ class Settler(Part):
     def _statement(self, prepared: Prepared) -> Op[tuple[Query, Values]]:
         """The statement that settles, with its parameters; an op, since PGMQ looks for messages."""
         yield from ()
-        extent = prepared.extent()
-        return self._queries[extent], settle_values(prepared, self._context.notify, extent)
+        folded = prepared.folded()
+        extent = prepared.extent(folded)
+        return self._queries[extent], settle_values(prepared, folded, self._context.notify, extent)
 
     def still_held(self, members: list[Member]) -> Op[list[Member]]:
         """Those of an ended lease that no other worker has taken meanwhile: all of them, where only the

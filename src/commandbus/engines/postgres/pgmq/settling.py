@@ -22,6 +22,7 @@ from commandbus.engines.postgres.failures import MessagesMoved
 from commandbus.engines.postgres.leases import LeasedCommand, LeaseRow
 from commandbus.engines.postgres.pgmq.base import Kind, Messages, Place, Waiting
 from commandbus.engines.postgres.pgmq.queues import FATES, GRACE_SECONDS, MEMBERS
+from commandbus.engines.postgres.receipts import Folded
 from commandbus.engines.postgres.sending import Sender
 from commandbus.engines.postgres.settle_query import (
     UNPROVED,
@@ -89,7 +90,10 @@ class PgmqSettler(Settler):
             if quick is not None:
                 return quick
         fates = yield from self._fates(prepared)
-        values = settle_values(prepared, self._context.notify, "all")
+        # As rows: a message may be read again after this statement has looked at it. Then its reader
+        # and this worker can both end the command, with rows: the primary key refuses one of them.
+        folded = Folded((), prepared.writes.outcomes)
+        values = settle_values(prepared, folded, self._context.notify, "all")
         if not fates and prepared.writes.requeues:
             # An operator's retry: the message is in the archive, and `write` sends another.
             return self._queries["all"], values
@@ -122,8 +126,9 @@ class PgmqSettler(Settler):
         queues = self._messages.queues.among(by_queue)
         if len(queues) < len(by_queue):
             return None
-        extent = prepared.extent()
-        values = settle_values(prepared, self._context.notify, extent) | {
+        folded = prepared.folded()
+        extent = prepared.extent(folded)
+        values = settle_values(prepared, folded, self._context.notify, extent) | {
             "deleted": texts(integers(by_queue[queue.queue_id]) for queue in queues),
             "read_count": attempts.pop(),
             "leases": len(prepared.leases),

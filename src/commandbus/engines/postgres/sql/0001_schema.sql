@@ -86,7 +86,8 @@ create table commandbus.lease (
         autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 alter sequence commandbus.lease_number owned by commandbus.lease.lease_id;
 
--- How it ended. The primary key makes a second outcome impossible.
+-- How it ended, unless a receipt says it. What makes a second outcome impossible is the place that a
+-- command leaves when it ends: a row where it waits, its lease, or its outcome as a parked one.
 create table commandbus.outcome (
     seq         bigint primary key,
     status      text not null,
@@ -101,6 +102,24 @@ create table commandbus.outcome (
     reason      text
 );
 create index outcome_status on commandbus.outcome (status, seq) where status <> 'COMPLETED';
+
+-- How most end: completed at the first attempt, without a result. One row for all such commands that one
+-- settle ended under one lease, as far as their numbers are near each other: `ran` has the microseconds
+-- that each of them took, at the place of its number after `first_seq`, and null for others between them.
+-- `last_seq` is less than 512 after `first_seq`: that bounds every look-up (receipt_of). `members` counts
+-- them. Kept as it is: to compress a receipt costs more than to write its commands as rows.
+create table commandbus.receipt (
+    first_seq   bigint not null,
+    last_seq    bigint not null,
+    lease_id    bigint not null,
+    finished_at bigint not null,
+    members     smallint not null,
+    worker      text not null,
+    ran         integer[] not null,
+    primary key (first_seq, last_seq),
+    check (last_seq - first_seq between 0 and 511)
+) with (toast_tuple_target = 8160);
+alter table commandbus.receipt alter worker set storage plain, alter ran set storage plain;
 
 -- What the columns above do not say: failed attempts, releases, lost workers, operators' actions.
 create table commandbus.audit (
@@ -321,6 +340,125 @@ insert into commandbus.ledger_mark (number) values (0);
 create function commandbus.now_us() returns bigint
     language sql volatile parallel safe
     return (extract(epoch from clock_timestamp()) * 1000000)::bigint;
+
+-- Outcomes have two shapes, rows and receipts. The functions from here to `take_receipts` know both; other
+-- statements read outcomes by them, except where they are about outcomes that are never in receipts.
+
+-- The outcome of a command that is in a receipt: most often in the one that begins last before it.
+create function commandbus.receipt_of(the_seq bigint) returns setof commandbus.outcome
+    language sql stable parallel safe rows 1
+as $$
+    select the_seq, 'COMPLETED', 1::smallint, 0::smallint, r.lease_id, r.worker,
+        r.finished_at - r.ran[the_seq - r.first_seq + 1], r.finished_at, null::text, null::text, null::text
+    from commandbus.receipt r
+    where r.first_seq between the_seq - 511 and the_seq and r.last_seq >= the_seq
+        and r.ran[the_seq - r.first_seq + 1] is not null
+    order by r.first_seq desc limit 1
+$$;
+
+-- The outcome of a command.
+create function commandbus.outcome_of(the_seq bigint) returns setof commandbus.outcome
+    language sql stable parallel safe rows 1
+as $$
+    select * from (
+        select * from commandbus.outcome where seq = the_seq
+        union all select * from commandbus.receipt_of(the_seq)) o limit 1
+$$;
+
+-- The outcomes of a receipt.
+create function commandbus.unfolded(r commandbus.receipt) returns setof commandbus.outcome
+    language sql stable parallel safe rows 500
+as $$
+    select r.first_seq + m.n - 1, 'COMPLETED', 1::smallint, 0::smallint, r.lease_id, r.worker,
+        r.finished_at - m.ran, r.finished_at, null::text, null::text, null::text
+    from unnest(r.ran) with ordinality as m (ran, n) where m.ran is not null
+$$;
+
+-- The outcomes of the commands with these numbers, both included.
+create function commandbus.ended_between(lowest bigint, highest bigint) returns setof commandbus.outcome
+    language sql stable parallel safe
+as $$
+    select * from commandbus.outcome where seq between lowest and highest
+    union all
+    select o.* from commandbus.receipt r cross join lateral commandbus.unfolded(r) o
+    where r.first_seq between lowest - 511 and highest and r.last_seq >= lowest
+        and o.seq between lowest and highest
+$$;
+
+-- From which number on there are at least so many outcomes below a number; 0 when there are fewer.
+create function commandbus.ended_floor(below bigint, wanted bigint) returns bigint
+    language sql stable parallel safe
+as $$
+    select greatest(0,
+        (select seq from commandbus.outcome where seq < below order by seq desc offset wanted - 1 limit 1),
+        (select w.first_seq from (
+            select first_seq, sum(case when last_seq < below then members
+                else (select count(m) from unnest(ran[:below - first_seq]) as m) end)
+                over (order by first_seq desc) as total
+            from commandbus.receipt where first_seq < below) w
+        where w.total >= wanted order by w.first_seq desc limit 1))
+$$;
+
+-- Up to which number there are at least so many outcomes above a number.
+create function commandbus.ended_ceiling(above bigint, wanted bigint) returns bigint
+    language sql stable parallel safe
+as $$
+    select least(9223372036854775807,
+        (select seq from commandbus.outcome where seq > above order by seq offset wanted - 1 limit 1),
+        (select w.last_seq from (
+            select first_seq, max(last_seq) over (order by first_seq) as last_seq,
+                sum(case when first_seq > above then members
+                    else (select count(m) from unnest(ran[above - first_seq + 2:]) as m) end)
+                    over (order by first_seq) as total
+            from commandbus.receipt where first_seq > above - 511 and last_seq > above) w
+        where w.total >= wanted order by w.first_seq limit 1))
+$$;
+
+-- Every outcome, for people and other programs.
+create view commandbus.ended as select * from commandbus.ended_between(0, 9223372036854775807);
+
+-- Takes commands out of their receipts, and returns their outcomes, which are then nowhere: to be written
+-- as rows, which can be changed, or not to be kept.
+create function commandbus.take_receipts(numbers bigint[]) returns setof commandbus.outcome
+    language plpgsql volatile
+as $$
+declare
+    r     commandbus.receipt;
+    taken bigint;
+begin
+    for r in
+        select * from commandbus.receipt where first_seq in (
+            select f.first_seq from unnest(numbers) as n (seq) cross join lateral (
+                select first_seq from commandbus.receipt
+                where first_seq between n.seq - 511 and n.seq and last_seq >= n.seq
+                    and ran[n.seq - first_seq + 1] is not null
+                order by first_seq desc limit 1) f)
+        order by first_seq for update
+    loop
+        return query select * from commandbus.unfolded(r) o where o.seq = any (numbers);
+        get diagnostics taken = row_count;
+        if taken = r.members then
+            delete from commandbus.receipt where first_seq = r.first_seq and last_seq = r.last_seq;
+        else
+            update commandbus.receipt set members = members - taken, ran = (
+                select array_agg(case when r.first_seq + m.n - 1 = any (numbers) then null else m.ran end
+                    order by m.n)
+                from unnest(r.ran) with ordinality as m (ran, n))
+            where first_seq = r.first_seq and last_seq = r.last_seq;
+        end if;
+    end loop;
+end $$;
+
+-- Refuses a second outcome where no lease proves that it is the first; the primary key sees rows only.
+create function commandbus.refuse_ended(the_seq bigint) returns bigint
+    language plpgsql stable
+as $$
+begin
+    if exists (select 1 from commandbus.receipt_of(the_seq)) then
+        raise exception 'command % has an outcome already', the_seq using errcode = 'unique_violation';
+    end if;
+    return the_seq;
+end $$;
 
 -- A UUID of version 7 (RFC 9562), for senders that bring no id of their own.
 create function commandbus.new_id() returns uuid
@@ -1007,11 +1145,13 @@ $$;
 -- A router calls off the commands of steps, with the role `worker`: that role has no right to change an
 -- outcome, and needs none for these two.
 
--- The outcome of a command, locked, so that no operator takes a parked one up meanwhile.
+-- The outcome of a command, locked, so that no operator takes a parked one up meanwhile; in a receipt is
+-- none that could be taken up.
 create function commandbus.lock_outcome(the_seq bigint) returns setof commandbus.outcome
     language sql volatile rows 1 security definer set search_path = pg_catalog, pg_temp
 as $$
-    select * from commandbus.outcome where seq = the_seq for update
+    with kept as (select * from commandbus.outcome where seq = the_seq for update)
+    select * from kept union all select * from commandbus.receipt_of(the_seq)
 $$;
 
 -- A parked command ends as CANCELED, and in no other way: it is neither run again nor forgotten.

@@ -68,7 +68,7 @@ alike as materialized (
     select bool_and(keyed) and :followers::bigint > 0 as keyed, min(seq) as first, max(seq) as last from member),
 -- One look in the index where none of these numbers has an outcome, which is nearly always.
 doubtful as materialized (
-    select exists (select 1 from commandbus.outcome o where o.seq between a.first and a.last) as any
+    select exists (select 1 from commandbus.ended_between(a.first, a.last)) as any
     from alike a),
 leased as (
     insert into commandbus.lease (domain, worker, claimed_at, until, seqs, unusual)
@@ -83,7 +83,7 @@ leased as (
     {lease}
 select t.seq, l.lease_id, m.now, t.priority, t.attempts, t.crashes, t.releases, t.keyed,
     c.expires_at <= m.now, m.now - c.due_at, t.leader,
-    case when not d.any or not exists (select 1 from commandbus.outcome o where o.seq = t.seq)
+    case when not d.any or not exists (select 1 from commandbus.outcome_of(t.seq))
         then c.command_type end,
     c.command_id, c.data, nullif(c.correlation_id, c.command_id), c.created_at, {c_claimed}
 from member t {leased} cross join moment m cross join doubtful d
@@ -102,7 +102,7 @@ alike as materialized (
             and max(attempts + crashes + releases + keyed::integer) = 0 as dense
     from taken),
 doubtful as materialized (
-    select exists (select 1 from commandbus.outcome o where o.seq between a.first and a.last) as any
+    select exists (select 1 from commandbus.ended_between(a.first, a.last)) as any
     from alike a),
 leased as (
     insert into commandbus.lease (domain, worker, claimed_at, until, seqs, unusual)
@@ -124,7 +124,7 @@ where a.dense and not d.any
 union all
 select t.seq, l.lease_id, m.now, t.priority, t.attempts, t.crashes, t.releases, t.keyed,
     c.expires_at <= m.now, m.now - c.due_at, 0,
-    case when not d.any or not exists (select 1 from commandbus.outcome o where o.seq = t.seq)
+    case when not d.any or not exists (select 1 from commandbus.outcome_of(t.seq))
         then c.command_type end,
     c.command_id, c.data, nullif(c.correlation_id, c.command_id), c.created_at, {c_claimed}
 from taken t cross join leased l cross join moment m cross join alike a cross join doubtful d

@@ -214,7 +214,8 @@ returning l.lease_id, l.domain, l.seqs, l.unusual
 
 -- name: recorded_leases
 -- Which lease recorded which outcome: tells a repeated settle from a lost lease.
-select seq, lease_id, status from commandbus.outcome where seq = any ($1::text::bigint[])
+select o.seq, o.lease_id, o.status from unnest($1::text::bigint[]) as w (seq)
+cross join lateral commandbus.outcome_of(w.seq) o
 
 -- name: put_progress
 insert into commandbus.progress (seq, percent, message, at)

@@ -1,3 +1,7 @@
+-- name: unfold
+-- Outcomes that are to change become rows.
+insert into commandbus.outcome select * from commandbus.take_receipts($1::text::bigint[])
+
 -- name: lock_ended
 select seq, error, reason from commandbus.outcome
 where seq = any ($1::text::bigint[]) and status in ('COMPLETED', 'FAILED', 'CANCELED')

@@ -10,7 +10,7 @@ select c.seq, c.created_at, c.due_at, o.status, o.attempts, o.crashes, o.lease_i
         order by a.id desc limit 1) end,
     c.domain, c.command_type, c.command_id, c.data, c.correlation_id, c.priority, {c_optional}
 from commandbus.command c
-left join commandbus.outcome o on o.seq = c.seq
+left join lateral commandbus.outcome_of(c.seq) o on true
 left join commandbus.queue q on q.domain = commandbus.partition_of(c.domain, c.requires)
     and q.priority = c.priority and q.seq = c.seq
 left join commandbus.scheduled s on s.seq = c.seq
@@ -80,7 +80,7 @@ select c.command_id, c.domain, o.status, o.result, o.error, o.reason
 from unnest($1::text::uuid[], $2::text::text[]) as w (command_id, domain)
 cross join lateral (select c.seq, c.command_id, c.domain from commandbus.command c
     where c.command_id = w.command_id and c.domain = w.domain limit 1) c
-cross join lateral (select * from commandbus.outcome o where o.seq = c.seq limit 1) o
+cross join lateral commandbus.outcome_of(c.seq) o
 where o.status <> 'IN_TROUBLESHOOTING_QUEUE'
 
 -- name: parked
@@ -201,9 +201,14 @@ where a.id < coalesce($1::bigint, 9223372036854775807)
     and ($5::text is null or commandbus.as_jsonb(a.details) ->> 'actor' = $5::text)
 order by a.id desc limit $6::bigint
 
+-- name: ended_floor
+select commandbus.ended_floor($1::bigint, $2::bigint)
+
 -- name: recent_runs
 select c.domain, o.status, o.attempts, c.due_at, o.started_at, o.finished_at
-from (select * from commandbus.outcome order by seq desc limit $1::bigint) o
+from (select e.* from (select commandbus.ended_floor(9223372036854775807, $1::bigint) as floor offset 0) b
+    cross join lateral commandbus.ended_between(b.floor, 9223372036854775807) e
+    order by e.seq desc limit $1::bigint) o
 join commandbus.command c on c.seq = o.seq order by o.seq desc
 
 -- name: prune
@@ -221,10 +226,18 @@ with seen as materialized (
                 else (commandbus.as_jsonb(d.body) ->> 'completed_at')::bigint end
             from commandbus.document d where d.kind = 'batch' and d.key = c.batch_id::text))
         end as finished_at
-    from (select * from commandbus.outcome where seq > $1::bigint order by seq limit $2::bigint) o
+    from (select e.* from (
+            select commandbus.ended_ceiling($1::bigint, $2::bigint) as ceiling offset 0) b
+        cross join lateral commandbus.ended_between($1::bigint + 1, b.ceiling) e
+        order by e.seq limit $2::bigint) o
     join commandbus.command c on c.seq = o.seq),
-gone as (delete from commandbus.outcome where seq in (select seq from seen
-        where finished_at < ($3::text::jsonb ->> status)::bigint) returning seq),
+-- Receipts are locked before rows, as by erasure.
+past as materialized (
+    select seq from seen where finished_at < ($3::text::jsonb ->> status)::bigint),
+gone_rows as (delete from commandbus.outcome where seq in (select seq from past) returning seq),
+gone as materialized (
+    select seq from commandbus.take_receipts(array(select seq from past))
+    union all select seq from gone_rows),
 commands as (delete from commandbus.command where seq in (select seq from gone)),
 events as (delete from commandbus.audit where seq in (select seq from gone)
     returning seq, kind, details),

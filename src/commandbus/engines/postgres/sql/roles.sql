@@ -29,7 +29,7 @@ grant execute on function commandbus.send, commandbus.send_commands, commandbus.
     commandbus.lock_capacity to :sender;
 
 -- A worker takes, ends and sends commands. What was sent, how it ended and the audit can only grow.
-grant select, insert on commandbus.command, commandbus.outcome, commandbus.audit,
+grant select, insert on commandbus.command, commandbus.outcome, commandbus.receipt, commandbus.audit,
     commandbus.domain, commandbus.partition to :worker;
 grant select on commandbus.limit_rule to :worker;
 grant update (gated) on commandbus.domain to :worker;
@@ -83,7 +83,8 @@ create policy worker_adds on commandbus.audit for insert to :worker
 -- A viewer reads everything and changes nothing.
 grant select on all tables in schema :schema to :viewer;
 grant execute on function commandbus.now_us, commandbus.partition_of, commandbus.as_jsonb,
-    commandbus.group_parked, commandbus.ended_sessions to :viewer;
+    commandbus.group_parked, commandbus.ended_sessions, commandbus.receipt_of, commandbus.outcome_of,
+    commandbus.unfolded, commandbus.ended_between, commandbus.ended_floor to :viewer;
 
 -- An admin is an operator: may change and purge all data, but no table.
 grant select, insert, update, delete, truncate on all tables in schema :schema to :admin;

@@ -35,7 +35,8 @@ tallied as (
 ended as (
     insert into commandbus.outcome (seq, status, attempts, crashes, lease_id, worker, started_at,
         finished_at, result, error, reason)
-    select o.seq, coalesce(o.status, 'COMPLETED'), coalesce(o.attempts, 1), coalesce(o.crashes, 0),
+    select case when o.proof = 0 then commandbus.refuse_ended(o.seq) else o.seq end,
+        coalesce(o.status, 'COMPLETED'), coalesce(o.attempts, 1), coalesce(o.crashes, 0),
         nullif(o.proof, 0), :worker::text,
         case when o.proof <> 0 and o.reason is distinct from 'EXPIRED' then m.now - o.ran end, m.now,
         o.result, o.error, o.reason
@@ -43,12 +44,20 @@ ended as (
     where o.proof in (select lease_id from proof)),
 
 -- name: ended_plainly
--- Completed at the first attempt, without a result, and all under one lease: as most.
+-- Completed at the first attempt, without a result, and all under one lease: as most that are too few for
+-- a receipt.
 ended as (
     insert into commandbus.outcome (seq, status, attempts, crashes, lease_id, worker, started_at,
         finished_at)
     select o.seq, 'COMPLETED', 1, 0, p.lease_id, :worker::text, m.now - o.ran, m.now
     from moment m cross join proof p cross join {plain_outcomes} as o),
+
+-- name: receipts_written
+receipted as (
+    insert into commandbus.receipt (first_seq, last_seq, lease_id, finished_at, members, worker, ran)
+    select r.first_seq, r.last_seq, r.proof, m.now, r.members, :worker::text, r.ran::integer[]
+    from moment m, {receipts} as r
+    where r.proof in (select lease_id from proof)),
 
 -- name: settle_others
 freed as (

@@ -139,7 +139,7 @@ gate as materialized (
 carried as materialized (@any was_read@),
 -- One look in the index where none of their commands has an outcome, which is nearly always.
 doubtful as materialized (
-    select exists (select 1 from commandbus.outcome o where o.seq between c.first and c.last) as any
+    select exists (select 1 from commandbus.ended_between(c.first, c.last)) as any
     from (select min(seq) as first, max(seq) as last from carried) c),
 known as materialized (
     select t.queue_id, t.place, t.priority, t.msg_id, t.read_ct,
@@ -147,7 +147,7 @@ known as materialized (
         case when c.seq is null then 0 else commandbus.pgmq_count(t.token ->> 3) end as releases,
         c.seq, c.command_type, c.command_id, c.data, c.correlation_id, c.created_at, c.expires_at,
         c.due_at, c.unique_key is not null as keyed, {c_claimed},
-        d.any and exists (select 1 from commandbus.outcome o where o.seq = c.seq) as ended
+        d.any and exists (select 1 from commandbus.outcome_of(c.seq)) as ended
     from carried t cross join doubtful d left join lateral (
         select * from commandbus.command c
         where c.seq = t.seq and c.domain = :domain::text and exists (
@@ -251,7 +251,7 @@ select * from (@any first_in@) q limit $1::bigint
     where m.seq = case when q.headers #>> '{commandbus,0}' ~ '^[0-9]{1,18}$'
         then (q.headers #>> '{commandbus,0}')::bigint end
         and m.queue_id = @queue@ and m.msg_id = q.msg_id
-        and not exists (select 1 from commandbus.outcome o where o.seq = m.seq) limit 1) m on true
+        and not exists (select 1 from commandbus.outcome_of(m.seq)) limit 1) m on true
  where q.vt <= clock_timestamp() order by q.msg_id limit $1::bigint)
 
 -- name: admit
@@ -461,7 +461,7 @@ select c.seq, (select l.until from commandbus.lease l where l.lease_id = $2::big
 from unnest($1::text::bigint[]) as w (seq)
 cross join lateral (select * from commandbus.command c where c.seq = w.seq limit 1) c
 left join commandbus.pgmq_message m on m.seq = w.seq
-where not exists (select 1 from commandbus.outcome o where o.seq = w.seq)
+where not exists (select 1 from commandbus.outcome_of(w.seq))
     and w.seq not in (
         select unnest(l.seqs) from commandbus.lease l where l.lease_id <> $2::bigint)
     and not exists (select 1 from commandbus.queue q
@@ -482,7 +482,7 @@ with piece as materialized (
     select m.seq from commandbus.pgmq_message m where m.seq > $1::bigint order by m.seq limit $2::bigint),
 unended as materialized (
     select p.seq from piece p
-    where not exists (select 1 from commandbus.outcome o where o.seq = p.seq))
+    where not exists (select 1 from commandbus.outcome_of(p.seq)))
 select (select max(seq) from piece), (select min(seq) from unended), array(
     select u.seq from unended u cross join lateral (
         select c.domain from commandbus.command c where c.seq = u.seq limit 1) c
