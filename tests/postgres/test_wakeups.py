@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 from commandbus import HandlerRegistry
 from commandbus.engines.postgres import listener
 from commandbus.engines.postgres.schema import upgrade
-from commandbus.store.op import Op, autocommit
+from commandbus.store.op import Op, Rows, autocommit
 from commandbus.store.records import ClaimReply, ClaimRequest
 from commandbus.store.sessions import LEASES
 from commandbus.sync import SyncCommandBus, SyncWorker
@@ -204,7 +204,7 @@ def test_the_idle_check_of_a_worker_misses_nothing(url: str) -> None:
     with SyncCommandBus(url) as bus:
         glance = ClaimRequest(("orders",), 5, "w", 0.3, idle=True)
         store: Any = bus.engine.store
-        store.sleepers.asleep("orders", 0)
+        store.sleepers.asleep("orders", 0, store.sleepers.losses)
         assert bus.session.run(store.claim(glance)) == ClaimReply([], None, 0)
         bus.send("orders", "ship", delay=60)
         later = bus.session.run(store.claim(glance))
@@ -297,6 +297,25 @@ class TestOneRowForAProcess:
         eventually(lambda: self.falls_asleep(bus, "other"))
         assert sleepers(url) == 1
 
+    def test_a_row_from_before_a_loss_is_written_again(self, url: str, bus: SyncCommandBus) -> None:
+        """The connection that listens is lost while the row is on its way; another process, which is
+        back first, takes this one for ended and deletes it."""
+        waiter = bus.engine.hub.register(["orders"], lambda *_: None)
+        bus.engine.hub.arm(waiter)
+        store: Any = bus.engine.store
+        eventually(lambda: self.falls_asleep(bus, "w"))
+        store.sleepers.forget()
+        falling: Op[None] = store.transport.claimer._fall_asleep(
+            ClaimRequest(("orders",), 1, "w", 30.0)
+        )
+        statement = next(falling)
+        written = bus.session.run(only(statement))
+        store.sleepers.forget()
+        with suppress(StopIteration):
+            falling.send(written)
+        assert not store.sleepers.is_asleep("orders")
+        eventually(lambda: self.falls_asleep(bus, "w"))
+
     def test_a_renewed_row_can_still_be_taken_back(
         self, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -319,8 +338,8 @@ def until(url: str) -> int:
 
 
 @autocommit
-def only(statement: Any) -> Op[None]:
-    yield statement
+def only(statement: Any) -> Op[Rows]:
+    return (yield statement)
 
 
 @autocommit

@@ -316,10 +316,11 @@ class Claimer(Part):
         waiting = self._context.hub.armed_domains()
         if waiting and not self._context.sleepers.listening.is_set():
             yield Listening()
+            # Before the look: a listener that connects from now on finds it, and wakes this worker.
+            self._context.sleepers.missed = True
             if not self._context.sleepers.listening.is_set():
-                self._context.sleepers.missed = True
                 return False, None
-        now = self._context.monotonic()
+        now, losses = self._context.monotonic(), self._context.sleepers.losses
         for domain in request.domains:
             self._context.sleepers.idle(domain, request.worker, now)
             if domain not in waiting or self._context.sleepers.is_asleep(domain):
@@ -327,7 +328,7 @@ class Claimer(Part):
             duration = int(ASLEEP_SECONDS * SECOND)
             rows = yield Autocommit(self._sql.sleep, (domain, self._context.process, duration))
             if rows:
-                self._context.sleepers.asleep(domain, int(scalar(rows)))
+                self._context.sleepers.asleep(domain, int(scalar(rows)), losses)
                 news = True
             else:
                 again = int(self._context.sleepers.refused(domain) * SECOND)
