@@ -134,7 +134,7 @@ def test_the_tutorial_leads_where_it_says(tmp_path: Path) -> None:
             assert bus.wait(bad, timeout=30).error_code == "NO_SUCH_CITY"
         browser = signed_in(log)
         overview = get(browser, f"{address}/api/v1/overview")
-        assert overview["attention"][0]["text"] == "orders: 1 command waits for a person"
+        assert overview["attention"][0]["text"] == "orders: 1 command waits for an operator"
 
         file.write_text(shop().replace('"Graz"}', '"Graz", "Bergen"}'))
         os.utime(file, (time.time() + 2, time.time() + 2))

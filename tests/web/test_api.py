@@ -86,7 +86,7 @@ async def test_reads_and_actions(bus: CommandBus, api: httpx.AsyncClient) -> Non
         "orders": "warning",
         "payments": "warning",
     }
-    assert any("wait for a person" in item["text"] for item in overview["attention"])
+    assert any("wait for an operator" in item["text"] for item in overview["attention"])
     parked = (await api.get("/commands", params={"q": "status:parked domain:orders"})).json()
     assert {c["status"] for c in parked["commands"]} == {"IN_TROUBLESHOOTING_QUEUE"}
     assert {c["data"]["city"] for c in parked["commands"]} == {"Atlantis"}

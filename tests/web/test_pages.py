@@ -43,7 +43,7 @@ async def test_failure_groups_are_shown_ten_at_a_time_with_the_true_count_of_all
                 await bus.send("orders", f"ship{number}")
         await scene.work(bus, ("orders",), registry)
         page = (await client.get("/troubleshooting")).text
-        assert "<b>276</b> commands wait for a person, in 23 groups" in page
+        assert "<b>276</b> commands wait for an operator, in 23 groups" in page
         assert shown_codes(page) == [f"CODE_{number:02}" for number in range(22, 12, -1)]
         assert 'rel="next" href="/troubleshooting?page=2">Next</a>' in page
         page = (await client.get("/troubleshooting?page=3")).text

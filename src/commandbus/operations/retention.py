@@ -30,7 +30,7 @@ class PruneReport(msgspec.Struct, frozen=True):
 
 
 def check_retention(keep: Mapping[str, Duration]) -> dict[str, float]:
-    """Seconds by final status, or InvalidArgumentError. Parked commands wait for a person, and what
+    """Seconds by final status, or InvalidArgumentError. Parked commands wait for an operator, and what
     has not ended is never forgotten."""
     known = {str(status) for status in FINAL}
     found: dict[str, float] = {}

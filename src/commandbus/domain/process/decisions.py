@@ -176,7 +176,7 @@ class Decision(WorkingCopy):
         return None if run.status is StepStatus.PENDING else "the step has ended"
 
     def _resume(self) -> None:
-        """Something happens again to a process that waited for a person."""
+        """Something happens again to a process that waited for an operator."""
         self.progress.halted = False
         if self.progress.stuck is None and self.status is ProcessStatus.WAITING_FOR_TROUBLESHOOTING:
             forward = self.progress.ending is None

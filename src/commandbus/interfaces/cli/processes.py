@@ -168,7 +168,7 @@ def _advise(record: ProcessRecord, trail: list[ProcessEvent]) -> None:
     """The actions that an operator can take."""
     parked = [step for step in record.steps if step.parked]
     for step in parked:
-        output.note(f"{step.name} waits for a person: commandbus tsq show {step.command_id}")
+        output.note(f"{step.name} waits for an operator: commandbus tsq show {step.command_id}")
     refused = [event for event in trail if event.event_type == "COMPENSATION_FAILED"]
     if refused:
         why = refused[-1].details
@@ -176,7 +176,7 @@ def _advise(record: ProcessRecord, trail: list[ProcessEvent]) -> None:
         output.note(f"try it again:       commandbus process retry {record.process_id}")
         output.note(f"go on without it:   commandbus process skip {record.process_id} --reason '…'")
     elif record.status == "WAITING_FOR_TROUBLESHOOTING" and not parked:
-        output.note(f"it waits for a person: commandbus process retry {record.process_id}")
+        output.note(f"it waits for an operator: commandbus process retry {record.process_id}")
 
 
 @listing(times="Happened")

@@ -74,7 +74,7 @@ def attention_of(domains: Iterable[DomainView], breakers: Iterable[BreakerSnapsh
             found.append(Attention("warning", f"{view.domain}: {view.note}", place))
         if view.parked:
             waits = "waits" if view.parked == 1 else "wait"
-            text = f"{view.domain}: {plural(view.parked, 'command')} {waits} for a person"
+            text = f"{view.domain}: {plural(view.parked, 'command')} {waits} for an operator"
             found.append(Attention("warning", text, f"/troubleshooting?domain={view.domain}"))
     found += [
         Attention("warning", f"{breaker.target}: the breaker is open", "/breakers")

@@ -20,7 +20,7 @@ update commandbus.held h set attempts = w.attempts, crashes = w.crashes, release
 from came w where h.seq = w.seq
 
 -- name: arrive_parked
--- Out of the way that they came, to where they wait for a person.
+-- Out of the way that they came, to where they wait for an operator.
 with came as materialized (
     select c.seq, w.*
     from unnest($1::text::uuid[], $2::text::text[], $3::text::smallint[], $4::text::smallint[],

@@ -95,7 +95,7 @@ def _remark(status: str, records: list[CommandRecord]) -> str:
         case "FAILED":
             return "a business rule said no"
         case "IN_TROUBLESHOOTING_QUEUE":
-            return "wait for a person"
+            return "wait for an operator"
         case _:
             return ""
 
@@ -196,7 +196,7 @@ def _next_steps(out: Console, records: list[CommandRecord], url: str) -> None:
     where = f" --url {shlex.quote(url)}" if shown == url else ""
     hint = "" if where else "; set COMMANDBUS_URL to it"
     bug = next((record for record in records if record.error_code == "ZeroDivisionError"), None)
-    steps = [("what waits for a person", f"{program} tsq list{where}")]
+    steps = [("what waits for an operator", f"{program} tsq list{where}")]
     if bug is not None:
         steps.append(("one of them, with its traceback", f"{program} show {bug.command_id}{where}"))
     steps.append(("all figures", f"{program} queue list{where}"))
