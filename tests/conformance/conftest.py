@@ -7,7 +7,7 @@ import sqlite3
 import tempfile
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -72,25 +72,6 @@ def runtime(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-_kept = ExitStack()
-
-
-def _keep_connections() -> None:
-    """With COMMANDBUS_TEST=everything each bus opens its connections, and ends them."""
-    # Here, so that the other engines are tested without psycopg, too.
-    from tests.postgres.keeping import is_keeping, keeping
-
-    if os.environ.get("COMMANDBUS_TEST") != "everything" and not is_keeping():
-        _kept.enter_context(keeping())
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    """Tests of other folders count connections."""
-    if nextitem is None or nextitem.path.parent != Path(__file__).parent:
-        _kept.close()
-
-
 @pytest.fixture(params=ENGINES)
 def configuration(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -101,7 +82,7 @@ def configuration(
         case "sqlite":
             return sqlite_configuration(tmp_path)
         case "postgres":
-            _keep_connections()
+            # Here, so that the other engines are tested without psycopg, too.
             from commandbus.engines.postgres import receipts
             from tests.postgres.database import postgres_configuration
 
@@ -109,7 +90,6 @@ def configuration(
             monkeypatch.setattr(receipts, "MEMBERS_MIN", 1)
             return postgres_configuration()
         case "pgmq":
-            _keep_connections()
             from tests.pgmq.database import pgmq_configuration
 
             return pgmq_configuration()

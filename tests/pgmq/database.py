@@ -13,7 +13,6 @@ from commandbus.engines.postgres.pgmq.installation import install
 from commandbus.testing import Configuration
 from commandbus.testing.postgres import create_database
 from tests.postgres.database import TABLES, aging, beginning, empty, server
-from tests.postgres.keeping import session
 
 
 @cache
@@ -26,7 +25,7 @@ def shared_url() -> str:
 def empty_url() -> str:
     """The shared database with nothing in it. Queues stay, because making them takes long."""
     url = shared_url()
-    with session(url) as connection:
+    with psycopg.connect(url, autocommit=True) as connection:
         ours = [("commandbus", name) for name in (*TABLES, "pgmq_message")]
         empty(connection, ours + [("pgmq", name) for name in tables(connection)])
     return url
@@ -44,7 +43,7 @@ def aging_messages(url: str) -> Callable[[float], None]:
 
     def advance(seconds: float) -> None:
         age(seconds)
-        with session(url) as connection:
+        with psycopg.connect(url, autocommit=True) as connection:
             for table in tables(connection, "q"):
                 connection.execute(
                     sql.SQL(

@@ -14,17 +14,11 @@ from psycopg import sql
 from commandbus.engines.postgres.schema import upgrade
 from commandbus.testing import Configuration, Harness
 from commandbus.testing.postgres import PostgresServer, create_database
-from tests.postgres.keeping import session
 
 TABLES = (
     *("audit", "batch_count", "command", "document", "domain", "lease", "outcome", "progress", "queue"),
     *("scheduled", "sleeper", "tally", "unique_key", "process", "process_step", "recorded_step"),
     *("limit_rule", "held", "permit", "touch", "bucket", "partition", "mutex", "receipt"),
-)
-SMALL_BYTES = 16 * 8192
-RESTART = (
-    "select setval(seqrelid, 1, false) from pg_sequence join pg_depend on objid = seqrelid"
-    " where refobjid in ({}) and pg_sequence_last_value(seqrelid) is not null"
 )
 TIMES = {
     "command": ("created_at", "due_at", "expires_at"),
@@ -62,32 +56,25 @@ def shared_url() -> str:
 def empty_url() -> str:
     """The shared database, with nothing in it."""
     url = shared_url()
-    with session(url) as connection:
+    with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("set lock_timeout = '10s'")  # a failed test may have left a transaction open
         empty(connection, [("commandbus", name) for name in TABLES])
     return url
 
 
 def empty(connection: psycopg.Connection[Any], tables: Sequence[tuple[str, str]]) -> None:
-    """Empty tables, given with their schemas, and begin their numbers anew. A table without a page is
-    left as it is: nothing was ever written to it. Rows of a small one are deleted, as truncating it
-    takes a millisecond and makes every connection plan its statements again."""
+    """Empty tables, given with their schemas, and reset the mark of the last link. Truncating a table
+    takes a millisecond, so a table without a page is left as it is: nothing was ever written to it."""
     written = connection.execute(
-        "select c.oid, n.nspname, c.relname, n.nspname = 'commandbus' and pg_relation_size(c.oid) <= %s"
-        " from pg_class c join pg_namespace n on n.oid = c.relnamespace"
+        "select n.nspname, c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace"
         " where (n.nspname, c.relname) in (select * from unnest(%s::text[], %s::text[]))"
         " and pg_relation_size(c.oid) > 0",
-        [SMALL_BYTES, *(list(names) for names in zip(*tables, strict=True))],
+        [list(names) for names in zip(*tables, strict=True)],
     ).fetchall()
-    steps = [sql.SQL("update commandbus.ledger_mark set number = 0 where number <> 0")]
-    small = {oid: sql.Identifier(*name) for oid, *name, is_small in written if is_small}
-    if small:
-        steps += [sql.SQL("delete from {}").format(name) for name in small.values()]
-        steps.append(sql.SQL(RESTART).format(sql.SQL(", ").join(map(sql.Literal, small))))
-    large = [sql.Identifier(*name) for _, *name, is_small in written if not is_small]
-    if large:
-        steps.append(sql.SQL("truncate {} restart identity").format(sql.SQL(", ").join(large)))
-    connection.execute(sql.SQL("; ").join(steps))
+    if written:
+        names = sql.SQL(", ").join(sql.Identifier(*row) for row in written)
+        connection.execute(sql.SQL("truncate {} restart identity").format(names))
+    connection.execute("update commandbus.ledger_mark set number = 0 where number <> 0")
 
 
 def tcp(url: str) -> str:
@@ -107,7 +94,7 @@ def aging(url: str) -> Callable[[float], None]:
         ]
         inside = [_older_inside("audit", "details", "received_at", micros)]
         inside.append(_older_inside("document", "body", "completed_at", micros, "kind = 'batch' and"))
-        with session(url) as connection, connection.transaction():
+        with psycopg.connect(url) as connection:
             connection.execute(";".join(older + inside))
 
     return advance

@@ -25,6 +25,7 @@ OWN_CODE = {
     ("interfaces/cli/apps.py", "import_module"),
     ("interfaces/cli/lab.py", "import_module"),
     ("integrations/celery/app.py", "import_module"),
+    ("integrations/celery/surroundings.py", "import_module"),
 }
 
 

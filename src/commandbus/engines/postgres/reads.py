@@ -106,7 +106,7 @@ class Reader(Part):
         index has those in receipts in order."""
         found: list[CommandRecord] = []
         below, most = wanted.before or LAST, 2 * wanted.limit
-        lowest = wanted.lowest or 0
+        lowest = max(0, wanted.lowest or 0)
         while len(found) < wanted.limit and below > lowest:
             floor = int(scalar((yield Read(self._sql.ended_floor, (below, most)))))
             floor = max(floor, lowest)

@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 
 from commandbus.domain.lifecycle import FINAL, CommandStatus
+from commandbus.engines.postgres import receipts
 from commandbus.engines.postgres.arrays import integers
 from commandbus.engines.postgres.leases import LeaseRow
 from commandbus.engines.postgres.receipts import Folded, Receipt, fold, is_plain
@@ -165,9 +166,9 @@ class Prepared(msgspec.Struct):
         return {one for seq, one in batches if one is not None and self.proofs[seq] in valid}
 
     def folded(self) -> Folded:
-        """The shapes of its outcomes; what no worker ended under a lease is a row."""
+        """The shapes of its outcomes; few, and those that no worker ended under a lease, are rows."""
         outcomes = self.writes.outcomes
-        if self.worker is None or not self.leases:
+        if len(outcomes) < receipts.MEMBERS_MIN or self.worker is None or not self.leases:
             return Folded((), outcomes)
         return fold(outcomes, self.proofs)
 

@@ -90,7 +90,7 @@ class AtomicServicesSuite:
         if by == "an operator":
             bus.call(bus.bus.cancel, command_id, reason="no")
         else:
-            bus.run(canceling.call_off(scope, DOMAIN, command_id, "not awaited any more"))
+            bus.run(canceling.call_off(scope, DOMAIN, command_id, "undone", awaited=False))
         settle(bus, claimed, Released("its worker stopped"))
         assert steps_of(bus, lambda: canceling.open_requests(scope, [DOMAIN])) >= 3
         assert bus.get(command_id).status == "CANCELED"
