@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -211,27 +211,50 @@ def test_processes_of_an_earlier_server_are_given_a_minute(url: str) -> None:
             connection.execute("delete from commandbus.session where process in ('replaced', 'closed')")
 
 
-def test_a_process_that_is_back_is_not_taken_for_one_that_ended(url: str) -> None:
-    """All listening connections are lost at once: one process is back, and looks for those that are
-    not, while another falls asleep again."""
-    statements = queries("commandbus")
-    with SyncCommandBus(url, migrate=True):
-        pass
-    connect = partial(psycopg.connect, url, autocommit=True, cursor_factory=psycopg.RawCursor)
-    with connect() as first, connect() as second, connect() as watch:
-        first.execute(statements.hold_session, ["first", 1])
-        first.execute(statements.sleep, ["orders", "first", 10**9])
-        first.execute("select pg_advisory_unlock(1)")  # as when its connection is lost
-        with first.transaction():
-            first.execute(statements.hold_session, ["first", 2])
-            first.execute(statements.sleep, ["orders", "first", 10**9])
-            back = threading.Thread(
-                target=second.execute, args=(statements.hold_session, ["second", 3]), daemon=True
-            )
-            back.start()
-            waiting = "select 1 from pg_stat_activity where pid = $1 and wait_event_type = 'Lock'"
-            eventually(lambda: watch.execute(waiting, [second.info.backend_pid]).fetchone())
-        back.join(10)
-        sessions = watch.execute("select process from commandbus.session order by 1").fetchall()
-        asleep = watch.execute("select process from commandbus.sleeper").fetchall()
-    assert (sessions, asleep) == ([("first",), ("second",)], [("first",)])
+class TestAllConnectionsWereCut:
+    """Every process connects again at the same moment, and looks for those that have ended."""
+
+    @pytest.fixture
+    def connect(self, url: str) -> Callable[[], psycopg.Connection[Any]]:
+        with SyncCommandBus(url, migrate=True):
+            pass
+        return partial(psycopg.connect, url, autocommit=True, cursor_factory=psycopg.RawCursor)
+
+    def hold(self, connection: psycopg.Connection[Any], process: str, key: int) -> None:
+        statements = queries("commandbus")
+        connection.execute(statements.hold_session, [process, key])
+        connection.execute(statements.forget_ended, [process])
+
+    def fall_asleep(self, connection: psycopg.Connection[Any], process: str) -> None:
+        connection.execute(queries("commandbus").sleep, ["orders", process, 10**9])
+
+    def test_a_process_that_is_back_is_not_taken_for_one_that_ended(
+        self, connect: Callable[[], psycopg.Connection[Any]]
+    ) -> None:
+        with connect() as first, connect() as second, connect() as watch:
+            self.hold(first, "first", 1)
+            self.fall_asleep(first, "first")
+            first.execute("select pg_advisory_unlock(1)")  # as when its connection is lost
+            with first.transaction():
+                self.hold(first, "first", 2)
+                self.fall_asleep(first, "first")
+                self.hold(second, "second", 3)
+            sessions = watch.execute("select process from commandbus.session order by 1").fetchall()
+            asleep = watch.execute("select process from commandbus.sleeper").fetchall()
+        assert (sessions, asleep) == ([("first",), ("second",)], [("first",)])
+
+    def test_nobody_waits_for_rows_that_another_one_deletes(
+        self, connect: Callable[[], psycopg.Connection[Any]]
+    ) -> None:
+        """Each deletes the rows of all that are not back yet: they would wait in a circle."""
+        with connect() as first, connect() as second, connect() as watch:
+            for process, key in (("first", 1), ("second", 2), ("gone", 3)):
+                self.hold(watch, process, key)
+                self.fall_asleep(watch, process)
+            watch.execute("select pg_advisory_unlock_all()")
+            second.execute("set lock_timeout = '5s'")
+            with first.transaction():
+                first.execute(queries("commandbus").forget_ended, ["first"])
+                second.execute(queries("commandbus").forget_ended, ["second"])
+            asleep = watch.execute("select process from commandbus.sleeper").fetchall()
+        assert asleep == []

@@ -204,7 +204,7 @@ def test_the_idle_check_of_a_worker_misses_nothing(url: str) -> None:
     with SyncCommandBus(url) as bus:
         glance = ClaimRequest(("orders",), 5, "w", 0.3, idle=True)
         store: Any = bus.engine.store
-        store.sleepers.asleep("orders", 0, store.sleepers.losses)
+        store.sleepers.asleep("orders", 0, store.sleepers.epoch)
         assert bus.session.run(store.claim(glance)) == ClaimReply([], None, 0)
         bus.send("orders", "ship", delay=60)
         later = bus.session.run(store.claim(glance))
@@ -315,6 +315,22 @@ class TestOneRowForAProcess:
             falling.send(written)
         assert not store.sleepers.is_asleep("orders")
         eventually(lambda: self.falls_asleep(bus, "w"))
+
+    def test_a_row_that_was_written_while_nobody_listened_is_written_again(self, url: str) -> None:
+        """A worker saw the connection just before it was lost: until this process is back, any other
+        takes it for ended and deletes the row."""
+        with Proxy(tcp(url)) as proxy, SyncCommandBus(proxy.url) as bus:
+            waiter = bus.engine.hub.register(["orders"], lambda *_: None)
+            bus.engine.hub.arm(waiter)
+            eventually(lambda: self.falls_asleep(bus, "w"))
+            known: Any = bus.engine.store.sleepers  # type: ignore[attr-defined]
+            proxy.refusing = True
+            assert end_backends(url, "commandbus listen") == 1
+            eventually(lambda: not known.listening.is_set())
+            known.asleep("orders", 1, known.epoch)
+            proxy.refusing = False
+            assert known.listening.wait(30)
+            assert not known.is_asleep("orders")
 
     def test_a_renewed_row_can_still_be_taken_back(
         self, url: str, monkeypatch: pytest.MonkeyPatch

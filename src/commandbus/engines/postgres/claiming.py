@@ -320,7 +320,7 @@ class Claimer(Part):
             self._context.sleepers.missed = True
             if not self._context.sleepers.listening.is_set():
                 return False, None
-        now, losses = self._context.monotonic(), self._context.sleepers.losses
+        now, epoch = self._context.monotonic(), self._context.sleepers.epoch
         for domain in request.domains:
             self._context.sleepers.idle(domain, request.worker, now)
             if domain not in waiting or self._context.sleepers.is_asleep(domain):
@@ -328,7 +328,7 @@ class Claimer(Part):
             duration = int(ASLEEP_SECONDS * SECOND)
             rows = yield Autocommit(self._sql.sleep, (domain, self._context.process, duration))
             if rows:
-                self._context.sleepers.asleep(domain, int(scalar(rows)), losses)
+                self._context.sleepers.asleep(domain, int(scalar(rows)), epoch)
                 news = True
             else:
                 again = int(self._context.sleepers.refused(domain) * SECOND)

@@ -94,7 +94,7 @@ class Listener:
         self.failures = 0
         """How often it had to reconnect: its connection was lost, or something unforeseen happened."""
         self._deaf_since: float | None = None
-        self._why = ""
+        self._why, self._refusals = "", 0
         self._bell, self._door = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="commandbus-listen", daemon=True)
         self._thread.start()
@@ -182,7 +182,7 @@ class Listener:
 
     def _connect(self) -> psycopg.Connection[Any]:
         try:
-            return psycopg.connect(
+            connection = psycopg.connect(
                 self._location.listen_conninfo or self._location.conninfo,
                 autocommit=True,
                 cursor_factory=RawCursor,
@@ -191,8 +191,12 @@ class Listener:
                 prepare_threshold=None,
             )
         except psycopg.OperationalError:
-            self._shortage.follower_refused()
+            self._refusals += 1
+            if self._refusals > 1:  # one alone may as well be a connection that was cut
+                self._shortage.follower_refused()
             raise
+        self._refusals = 0
+        return connection
 
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
         connection.pgconn.notify_handler = self._notified  # also for those that come with an answer
@@ -201,6 +205,7 @@ class Listener:
         self._heard = set()
         self._listen_to_others(connection)
         self._sleepers.session = self._hold_session(connection)
+        self._sleepers.forget()
         self._deaf_since = None
         self._sleepers.listening.set()
         self._hub.wake_services()
@@ -238,6 +243,7 @@ class Listener:
         key = secrets.randbits(KEY_BITS)
         try:
             held = self._execute(connection, self._sql.hold_session, [self._process, key]).fetchall()
+            self._execute(connection, self._sql.forget_ended, [self._process])
         except errors.InsufficientPrivilege:
             return ""
         return self._process if held else ""

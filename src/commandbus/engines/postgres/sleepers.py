@@ -35,8 +35,9 @@ class Sleepers:
         """By which the server knows that this process lives: its name, while it listens directly."""
         self.missed = False
         """A worker wanted to fall asleep and could not, because this process does not listen."""
-        self.losses = 0
-        """How often the connection that listens was lost, and all that was recorded with it."""
+        self.epoch = 0
+        """Counts what may cost this process its rows: each loss of the connection that listens, and
+        each new one."""
         self._asleep: dict[str, int] = {}
         """Until when, as the server has it."""
         self._idle: dict[str, dict[str, float]] = {}
@@ -49,10 +50,11 @@ class Sleepers:
     def domains(self) -> set[str]:
         return set(self._asleep)
 
-    def asleep(self, domain: str, until: int, losses: int) -> None:
-        """The server knows that this process sleeps for the domain, since there were so many losses. A
-        row from before a loss may be deleted by another process, which took this one for ended."""
-        if losses == self.losses:
+    def asleep(self, domain: str, until: int, epoch: int) -> None:
+        """The server knows that this process sleeps for the domain, by a row that was written in this
+        epoch. Until this process listens again, others take it for ended and delete its rows, also
+        those that it wrote meanwhile."""
+        if epoch == self.epoch:
             self._asleep[domain] = until
         self._refused.pop(domain, None)
 
@@ -87,7 +89,7 @@ class Sleepers:
 
     def forget(self) -> None:
         """The server may have forgotten, too: everything is recorded again."""
-        self.losses += 1
+        self.epoch += 1
         self._asleep = {}
 
 

@@ -235,28 +235,40 @@ on conflict (domain, process) do update set until = excluded.until
 returning until
 
 -- name: hold_session
--- The connection that executes this speaks for its process from now on; no row when it cannot. Processes
--- that ended without a word sleep no more, and are forgotten when no worker is known that was theirs. One
--- whose connection is back meanwhile, and that has fallen asleep again, has other rows than those seen here.
-with known as materialized (
-    select s.process, s.key from commandbus.session s where s.process <> $1::text),
-asleep as materialized (select s.domain, s.process, s.until from commandbus.sleeper s),
-ended as materialized (
-    select process from commandbus.ended_sessions(array(select process from known)::text)),
-forgotten as (
-    delete from commandbus.session s using known k join ended e using (process)
-    where s.process = k.process and s.key = k.key and not exists (
-        select 1 from commandbus.document d
-        where d.kind = 'worker' and commandbus.as_jsonb(d.body) ->> 'session' = s.process)),
-awake as (
-    delete from commandbus.sleeper s using asleep a join ended e using (process)
-    where s.domain = a.domain and s.process = a.process and s.until = a.until)
+-- The connection that executes this speaks for its process from now on; no row when it cannot.
 insert into commandbus.session (process, pid, key, server)
 select $1::text, pg_backend_pid(), $2::bigint, pg_postmaster_start_time()
 where pg_try_advisory_lock($2::bigint)
 on conflict (process) do update
 set pid = excluded.pid, key = excluded.key, server = excluded.server
 returning pid
+
+-- name: forget_ended
+-- Processes that ended without a word sleep no more, and are forgotten when no worker is known that was
+-- theirs. One whose connection is back meanwhile has another key, and other rows once it has fallen asleep
+-- again. A fleet whose connections were all cut executes this at the same moment: it waits for no row, so
+-- that no two of them wait for each other.
+with known as materialized (
+    select s.process, s.key from commandbus.session s where s.process <> $1::text),
+asleep as materialized (select s.domain, s.process, s.until from commandbus.sleeper s),
+ended as materialized (
+    select process from commandbus.ended_sessions(array(select process from known)::text)),
+forgotten as materialized (
+    select s.process, s.key from commandbus.session s
+    join known k on k.process = s.process and k.key = s.key join ended e on e.process = s.process
+    where not exists (
+        select 1 from commandbus.document d
+        where d.kind = 'worker' and commandbus.as_jsonb(d.body) ->> 'session' = s.process)
+    for update of s skip locked),
+awake as materialized (
+    select s.domain, s.process, s.until from commandbus.sleeper s
+    join asleep a on a.domain = s.domain and a.process = s.process and a.until = s.until
+    join ended e on e.process = s.process
+    for update of s skip locked),
+deleted as (
+    delete from commandbus.session s using forgotten f where s.process = f.process and s.key = f.key)
+delete from commandbus.sleeper s using awake a
+where s.domain = a.domain and s.process = a.process and s.until = a.until
 
 -- name: end_session
 delete from commandbus.session where process = $1::text
