@@ -81,7 +81,13 @@ def _drains(it: Medians) -> list[Row]:
             "drain, one process, best concurrency",
             _show(it.of(OURS, "drain_best"), "/s"),
             Mark("≥ 2 × PgQueuer", it.ratio("drain_best", PGQUEUER), 2),
-            Mark("≥ 1.5 × graphile-worker, batched", it.ratio("drain_best", BATCHED), 1.5),
+            Mark("≥ 3.5 × PgQueuer", it.ratio("drain_best", PGQUEUER), 3.5),
+        ),
+        Row(
+            "drain, one process, beside the best peer",
+            _show(it.of(OURS, "drain_best"), "/s"),
+            Mark("≥ graphile-worker, batched", it.ratio("drain_best", BATCHED), 1),
+            Mark("≥ 2 × graphile-worker, batched", it.ratio("drain_best", BATCHED), 2),
         ),
         Row(
             "drain, one process, concurrency 10",
@@ -93,7 +99,13 @@ def _drains(it: Medians) -> list[Row]:
             "drain, two processes",
             _show(it.of(OURS, "drain_2"), "/s"),
             Mark("≥ 1.4 × ours with one", it.ratio("drain_2", OURS, "drain_best"), 1.4),
-            Mark("≥ graphile-worker, batched, with two", it.ratio("drain_2", BATCHED), 1),
+            Mark("≥ 1.7 × graphile-worker, batched, with two", it.ratio("drain_2", BATCHED), 1.7),
+        ),
+        Row(
+            "drain over PGMQ, one process",
+            _show(it.of(PGMQ, "drain_best"), "/s"),
+            Mark("≥ 0.75 × ours on tables", it.ratio("drain_best", OURS, ours=PGMQ), 0.75),
+            Mark("≥ 0.8 × ours on tables", it.ratio("drain_best", OURS, ours=PGMQ), 0.8),
         ),
     ]
 
