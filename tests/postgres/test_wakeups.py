@@ -15,6 +15,7 @@ import pytest
 from commandbus import HandlerRegistry
 from commandbus.engines.postgres import listener
 from commandbus.engines.postgres.schema import upgrade
+from commandbus.engines.postgres.session import PostgresSession
 from commandbus.store.op import Op, Rows, autocommit
 from commandbus.store.records import ClaimReply, ClaimRequest
 from commandbus.store.sessions import LEASES
@@ -246,6 +247,26 @@ def test_wake_ups_arrive_in_any_schema(url: str) -> None:
             sender.send("orders", "ship")
             eventually(lambda number=number: len(seen.times) == number + 1)
             assert seen.times[-1] - sent < 2.0
+
+
+def test_a_claim_that_waits_for_the_listener_keeps_no_connection(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where connections are few, settles and renewals of the same worker need it."""
+    with Proxy(tcp(url)) as proxy, SyncCommandBus(proxy.url) as bus:
+        engine: Any = bus.engine
+        idle: list[int] = []
+
+        async def listen(self: Any, listening: threading.Event) -> None:
+            idle.append(len(engine.sources_of_threads().reserve._idle))
+
+        monkeypatch.setattr(PostgresSession, "_listen", listen)
+        request = ClaimRequest(("orders",), 1, "w", 30.0)
+        engine.reserved_session.run(engine.store.claim(request))
+        proxy.refusing = True  # nobody listens: the listener never connected, and cannot now
+        engine.hub.arm(engine.hub.register(["orders"], lambda *_: None))
+        engine.reserved_session.run(engine.store.claim(request))
+        assert idle == [1]
 
 
 class TestOneRowForAProcess:

@@ -268,8 +268,9 @@ class VirtualWorker:
 
     def asleep(self) -> bool:
         """Whether it has a free slot, and waits for something else than its next try to claim. A worker
-        keeps its slots free for one on its last chance, for a moment."""
-        if self.core.last_chances.apart:
+        keeps its slots free for one on its last chance, for a moment, and while it tries to record what
+        the store did not take."""
+        if self.core.last_chances.apart or self.core.unrecorded:
             return False
         startable = self.core.held - self.core.chains.waiting
         if startable >= self.core.concurrency or self.core.stopping or self.heard_late:

@@ -377,6 +377,20 @@ def test_a_settle_that_may_pass_later_is_kept_and_repeated_with_what_came_meanwh
     assert bench.core.metrics.settle_failures == 1
 
 
+def test_nothing_more_is_claimed_while_an_outcome_cannot_be_recorded() -> None:
+    bench = Bench(concurrency=3, uniform=1.0).begun()
+    bench.claims(3)
+    bench.finish(2)
+    bench.claims(0)
+    bench.tell(SettleFailed(DOWN, passing=True))
+    assert bench.tell(Woken("notify")) == [PassOn()], "another worker may reach the store"
+    bench.now += 0.2
+    told = bench.tell(Tick())
+    assert bench.kinds(told, Settle)
+    assert not bench.kinds(told, Claim)
+    assert bench.kinds(bench.tell(Settled(SettleReport())), Claim)
+
+
 def test_a_poisonous_batch_is_settled_one_by_one_and_only_the_poison_is_dropped() -> None:
     bench = Bench(concurrency=3).begun()
     bench.claims(3)

@@ -289,9 +289,15 @@ class WorkerCore:
         """Whether more is held than can run."""
         return self.held > self.concurrency or self.chains.waiting > 0
 
+    @property
+    def unrecorded(self) -> bool:
+        """Whether outcomes wait here that the store did not take. Other workers may reach it, so this
+        one claims nothing more until then."""
+        return bool(self._settle_failures and (self.unsettled or self.settling))
+
     def _room(self) -> int:
         """How many commands to claim: free slots, and with fast handlers some more ahead of them."""
-        if self.last_chances.apart:
+        if self.last_chances.apart or self.unrecorded:
             return 0
         most = self._most()
         room = self._at_most(most - self._startable)

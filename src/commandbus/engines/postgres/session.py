@@ -46,6 +46,8 @@ class _Session(ABC):
             while True:
                 try:
                     if isinstance(statement, Listening):
+                        if line.in_use:  # settles and renewals may need it meanwhile
+                            line.release()
                         await self._listen(self._engine.store.sleepers.listening)
                         rows: Rows = ()
                     elif isinstance(statement, Coalescing) and not line.in_use:
