@@ -19,6 +19,7 @@ from typing import Any
 from uuid import uuid4
 
 from commandbus import CommandBus, HandlerRegistry, SendRequest, StoreUnavailable, Worker
+from commandbus.engines.postgres.shortage import Shortage
 from commandbus.errors import DuplicateCommandError
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.postgres import PostgresServer, create_database
@@ -177,7 +178,20 @@ def registry_for(effects: Journal) -> HandlerRegistry:
 
 
 class Refused:
+    """Connections that the server refused to this process, for whatever purpose."""
+
     count = 0
+
+    @classmethod
+    def watch(cls) -> None:
+        for name in ("refused", "follower_refused"):
+            original = getattr(Shortage, name)
+
+            def counted(self: Shortage, original: Any = original) -> Any:
+                cls.count += 1
+                return original(self)
+
+            setattr(Shortage, name, counted)
 
 
 def work_in_thread(config: dict[str, Any], registry: HandlerRegistry) -> None:
@@ -186,7 +200,6 @@ def work_in_thread(config: dict[str, Any], registry: HandlerRegistry) -> None:
             with SyncCommandBus(config["url"]) as bus:
                 SyncWorker(bus, DOMAIN, registry, **OPTIONS).run()
         except StoreUnavailable:
-            Refused.count += 1
             time.sleep(0.5)
 
 
@@ -196,7 +209,6 @@ async def work(config: dict[str, Any], registry: HandlerRegistry) -> None:
             async with CommandBus(config["url"]) as bus:
                 await Worker(bus, DOMAIN, registry, **OPTIONS).run()
         except StoreUnavailable:
-            Refused.count += 1
             await asyncio.sleep(0.5)
 
 
@@ -208,6 +220,7 @@ async def work_async(config: dict[str, Any], registry: HandlerRegistry) -> None:
 def main() -> None:
     config = json.loads(sys.argv[1])
     registry = registry_for(Journal(config["effects"]))
+    Refused.watch()
     obey({"tell": lambda: say("told", refused=Refused.count)})
     if config["runtime"] == "asyncio":
         say("ready")
