@@ -64,6 +64,11 @@ def a_command_comes_from_nowhere(it: Good) -> None:
     it.finals["nobody"] = replace(it.finals["a"], id="nobody")
 
 
+@bad("P1")
+def a_command_has_two_outcomes(it: Good) -> None:
+    it.finals["a again"] = it.finals["a"]
+
+
 @bad("P2")
 def a_bulk_send_is_there_in_part(it: Good) -> None:
     it.events[0]["commands"].append(it.events[0]["commands"][0] | {"id": "absent"})
@@ -77,7 +82,7 @@ def a_failed_send_took_effect(it: Good) -> None:
 
 @bad("P3")
 def a_repeated_send_makes_a_second_command(it: Good) -> None:
-    it.finals["c again"] = it.finals["c"]
+    it.finals["c again"] = replace(it.finals["c"], sequence=98)
 
 
 @bad("P3")

@@ -1,10 +1,10 @@
-"""Seeded bugs of claim bounds, connection pools and stops."""
+"""Seeded bugs of claim bounds, receipts, connection pools and stops."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from commandbus.engines.postgres import bounds
+from commandbus.engines.postgres import bounds, receipts, settle_query
 from commandbus.engines.postgres.pools import AsyncPool, Pool
 from commandbus.worker.core import WorkerCore
 from commandbus.worker.releases import STOPPING
@@ -20,6 +20,23 @@ def claims_never_look_below_their_bounds() -> None:
     bounds.FORGET_SECONDS = 60.0
     for name in ("forget", "returned", "lower"):
         setattr(bounds.Bounds, name, lambda *_: None)
+
+
+@bug("P1", postgres=True, plan=BEHIND)
+def a_receipt_forgets_its_last_command() -> None:
+    def write(original: Any, proof: int, members: Any) -> Any:
+        return original(proof, members[:-1] if len(members) > 1 else members)
+
+    around(receipts, "_receipt", write)
+
+
+@bug("P1", postgres=True, plan=BEHIND)
+def a_receipt_is_written_beside_the_rows() -> None:
+    def fold(original: Any, outcomes: Any, proofs: Any) -> Any:
+        folded = original(outcomes, proofs)
+        return folded._replace(rows=outcomes)
+
+    around(settle_query, "fold", fold)
 
 
 @bug("P1", postgres=True, kinds={"note": 300.0, "transfer": 600.0})

@@ -96,6 +96,8 @@ class Store:
     """What schedules have sent: the schedule, and the moment that it was for."""
     lies: tuple[str, ...] = ()
     """Where the product's reads tell something else than the tables."""
+    receipted: int = 0
+    """Outcomes that share a row with others."""
 
 
 @dataclass

@@ -75,6 +75,9 @@ def nothing_is_lost(case: Case) -> Iterator[Violation]:
         if finals[0].status == "COMPLETED" and not case.runs[command_id]:
             what = "a command is COMPLETED, but no handler ever began it"
             yield Violation("P1", what, case.story(command_id))
+        if len({final.sequence for final in finals}) < len(finals):
+            what = "a command has more than one outcome"
+            yield Violation("P1", what, case.story(command_id))
 
 
 def nothing_comes_from_nowhere(case: Case) -> Iterator[Violation]:
@@ -102,8 +105,9 @@ def bulk_is_all_or_nothing(case: Case) -> Iterator[Violation]:
 
 def repeated_sends_make_one_command(case: Case) -> Iterator[Violation]:
     for command_id, finals in case.finals.items():
-        if len(finals) > 1:
-            yield Violation("P3", f"one id, {len(finals)} commands", case.story(command_id))
+        count = len({final.sequence for final in finals})
+        if count > 1:
+            yield Violation("P3", f"one id, {count} commands", case.story(command_id))
     for command_id, answers in case.answers.items():
         if sum(answer["event"] == "send_ok" for answer in answers) > 1:
             what = "a repeated send was not told that its command exists"

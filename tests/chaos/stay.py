@@ -116,7 +116,7 @@ def report(findings: Findings, violations: list[Violation]) -> str:
         f"sends       {_counts(answers)}; under unique keys {_counts(keys)}",
         f"commands    {len(case.finals):,}: {_counts(statuses)}; {len(case.store.batches):,} batches",
         f"runs        {runs:,}, of these {runs - len(case.runs):,} again; {_counts(findings.runtimes)}",
-        f"refused     {findings.refused:,} late outcomes",
+        f"refused     {findings.refused:,} late outcomes; {case.store.receipted:,} in receipts",
         f"drained     {findings.drained_in:.1f} s after the last fault",
     ]
     if note := _note(findings):

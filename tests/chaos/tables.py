@@ -32,10 +32,19 @@ SAMPLE = 50
 MICRO = 1_000_000
 OPEN_STATUS = "PENDING or IN_PROGRESS"
 """Which of the two it is, the tables of PGMQ do not tell."""
+OUTCOMES = """(select seq, status, attempts, crashes, worker, started_at, finished_at, error, reason
+    from @outcome
+    union all
+    select r.first_seq + g.n - 1, 'COMPLETED', 1, 0, r.worker, r.finished_at - r.ran[g.n],
+        r.finished_at, null, null
+    from @receipt r cross join lateral generate_subscripts(r.ran, 1) as g (n)
+    where r.ran[g.n] is not null)"""
+"""Both shapes on a server, unfolded here: a mistake in the product's view of them must show."""
 
 
 class Tables:
-    """Plain SQL on one store; tables are named without their schema or prefix."""
+    """Plain SQL on one store; tables are named without their schema or prefix, and outcomes, which have
+    two shapes on a server, `ended`."""
 
     def __init__(self, url: str) -> None:
         self._is_sqlite = url.startswith("sqlite")
@@ -49,9 +58,9 @@ class Tables:
         self._connection.close()
 
     def rows(self, text: str) -> Rows:
-        if not self._is_sqlite:
-            text = text.replace("@outcome", "@ended")  # rows and receipts
-        named = text.replace("@", "commandbus_" if self._is_sqlite else "commandbus.")
+        ended = "@outcome" if self._is_sqlite else OUTCOMES
+        named = text.replace("@ended", ended)
+        named = named.replace("@", "commandbus_" if self._is_sqlite else "commandbus.")
         found = self._connection.execute(named if self._is_sqlite else named.encode())
         return list(found.fetchall())
 
@@ -74,10 +83,14 @@ class Tables:
 
     def closable_batches(self) -> int:
         """Batches that are open, though none of their commands is parked."""
-        parked = f"""select 1 from @command c join @outcome o on o.seq = c.seq
+        parked = f"""select 1 from @command c join @ended o on o.seq = c.seq
             where o.status = 'IN_TROUBLESHOOTING_QUEUE' and {self._is("c.batch_id", "d.key")}"""
         batches = "from @document d where d.kind = 'batch' and d.status = 'open'"
         return int(self.one(f"select count(*) {batches} and not exists ({parked})"))
+
+    def receipted(self) -> int:
+        """How many outcomes share a row with others, as the rows count them."""
+        return 0 if self._is_sqlite else int(self.one("select coalesce(sum(members), 0) from @receipt"))
 
     def batches(self) -> Rows:
         return self.rows(BATCHES.format(same=self._is("n.batch_id", "d.key")))
@@ -90,15 +103,15 @@ class Tables:
 
 
 OPEN = f"""from @command c where c.domain <> '{ANSWERS}'
-    and not exists (select 1 from @outcome o where o.seq = c.seq)"""
+    and not exists (select 1 from @ended o where o.seq = c.seq)"""
 COMMANDS = """select c.seq, c.command_id, c.domain, c.command_type, c.priority, c.unique_key,
     c.batch_id,
     case when c.command_type = 'batch_done' then c.data end, c.created_at,
     o.status, o.attempts, o.crashes, o.reason, o.error, o.started_at, o.finished_at, o.worker
-from @command c left join @outcome o on o.seq = c.seq where c.domain <> 'answers' order by c.seq"""
+from @command c left join @ended o on o.seq = c.seq where c.domain <> 'answers' order by c.seq"""
 REPLIES = f"select causation_id from @command where domain = '{ANSWERS}'"
 OCCURRENCES = f"select headers from @command where command_type = '{TICK}'"
-LATE_KEYS = """select k.domain, k.unique_key from @unique_key k left join @outcome o on o.seq = k.seq
+LATE_KEYS = """select k.domain, k.unique_key from @unique_key k left join @ended o on o.seq = k.seq
 where o.status in ('COMPLETED', 'FAILED', 'CANCELED')
     or not exists (select 1 from @command c where c.seq = k.seq)"""
 BATCHES = """select d.key, d.status, d.body, coalesce(sum(n.completed), 0), coalesce(sum(n.failed), 0),
@@ -123,9 +136,12 @@ def read(
         batches = [_batch(row) for row in tables.batches()]
         replies = tuple(_id(row[0]) for row in tables.rows(REPLIES))
         sent = [json.loads(row[0]) for row in tables.rows(OCCURRENCES)]
+        receipted = tables.receipted()
     told = tuple(differences(bus, finals)) if bus is not None else ()
     occurrences = tuple((headers["schedule"], headers["occurrence"]) for headers in sent)
-    return Store(tuple(finals), tuple(batches), effects, tuple(held), replies, occurrences, told)
+    return Store(
+        tuple(finals), tuple(batches), effects, tuple(held), replies, occurrences, told, receipted
+    )
 
 
 def _id(raw: Any) -> str:

@@ -178,6 +178,15 @@ def test_a_stop_before_the_run_is_not_lost(bus: SyncCommandBus) -> None:
     assert not thread.is_alive()
 
 
+def test_a_handler_in_a_thread_may_stop_its_own_worker(bus: SyncCommandBus) -> None:
+    registry = HandlerRegistry()
+    registry.register("d", "x", lambda command, context: worker.stop())
+    worker = SyncWorker(bus, "d", registry, shutdown_timeout=3_600)
+    sent = bus.send("d", "x")
+    worker.run()
+    assert bus.wait(sent, 5).status is CommandStatus.COMPLETED
+
+
 def test_a_worker_recycles_after_so_many_commands(bus: SyncCommandBus) -> None:
     registry = HandlerRegistry()
     registry.register("d", "x", lambda command, context: None)

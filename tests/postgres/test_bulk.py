@@ -41,6 +41,21 @@ def test_commands_of_all_chunks_arrive_in_order(bus: SyncCommandBus) -> None:
 
 
 @pytest.mark.usefixtures("_small_chunks")
+def test_a_bulk_send_of_several_chunks_notifies_each_domain_once(bus: SyncCommandBus) -> None:
+    with psycopg.connect(bus.url, autocommit=True) as other:
+        other.execute('listen """commandbus"".wake"')
+        other.execute(
+            "insert into commandbus.sleeper (domain, process, until)"
+            " select d, 'elsewhere', commandbus.now_us() + 60000000 from unnest(%s::text[]) d",
+            (["orders", "parcels"],),
+        )
+        bus.send_many(SendRequest("orders" if n % 2 else "parcels", "ship", n) for n in range(1_000))
+        other.execute("select 1")  # notifications of earlier commits come with the answer
+        heard = [notify.payload.split()[0] for notify in other.notifies(timeout=0)]
+    assert sorted(heard) == ["orders", "parcels"]
+
+
+@pytest.mark.usefixtures("_small_chunks")
 def test_a_command_refused_in_the_last_chunk_undoes_the_first(bus: SyncCommandBus) -> None:
     known = bus.send("orders", "ship").command_id
     ids = [new_id() for _ in range(999)]

@@ -197,6 +197,27 @@ def test_pages_of_completed_commands_go_through_both_shapes(bus: Harness) -> Non
     assert [one.command_id for one in wanted.items] == [ids[4 * MEMBERS_MIN + 1]]
 
 
+def test_the_widest_receipt_is_found_from_both_of_its_ends(bus: Harness) -> None:
+    ids = finish(bus, SPAN)
+    assert shapes(bus) == (1, SPAN, 0)
+    for one in (ids[0], ids[-1]):
+        assert bus.get(one).status is CommandStatus.COMPLETED
+    ((first, last),) = sql(bus, "select first_seq, last_seq from commandbus.receipt")
+    assert last - first == SPAN - 1
+    for seq, beside in ((first, first - 1), (last, last + 1)):
+        for number, there in ((seq, 1), (beside, 0)):
+            for look in (f"receipt_of({number})", f"ended_between({number}, {number})"):
+                assert sql(bus, f"select count(*) from commandbus.{look}") == [(there,)], look
+    assert sql(bus, f"select commandbus.ended_floor({first + 1}, 1)") == [(first,)]
+    assert sql(bus, f"select commandbus.ended_ceiling({last - 1}, 1)") == [(last,)]
+    bus.advance(2 * HOUR)
+    cutoffs = {"COMPLETED": bus.run(bus.store.now()) - int(HOUR * 1e6)}
+    assert bus.run(bus.store.prune(cutoffs, last - 1, 10)).gone == 1
+    assert bus.find(ids[-1]) is None
+    assert bus.find(ids[-2]) is not None
+    assert shapes(bus) == (1, SPAN - 1, 0)
+
+
 def test_a_settle_whose_commit_is_unknown_can_be_repeated(bus: Harness) -> None:
     send(bus)
     settlements = claim(bus)

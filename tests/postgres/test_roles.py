@@ -20,6 +20,7 @@ from commandbus import (
     SendRequest,
 )
 from commandbus.engines.postgres.insert_query import functions
+from commandbus.engines.postgres.receipts import MEMBERS_MIN
 from commandbus.engines.postgres.roles import ROLES, role_named, roles_sql
 from commandbus.engines.postgres.schema import upgrade
 from commandbus.errors import ConfigurationError
@@ -36,7 +37,7 @@ from commandbus.sync import (
 )
 from commandbus.testing.postgres import create_database
 from commandbus.testing.waiting import eventually
-from tests.postgres.database import server
+from tests.postgres.database import aging, server
 from tests.support.working import DOMAIN, working
 
 pytestmark = pytest.mark.postgres
@@ -51,6 +52,11 @@ FORGET_AUDIT = "delete from commandbus.audit"
 FORGET_COMMANDS = "delete from commandbus.command"
 CHANGE_PAYLOADS = "update commandbus.command set data = '{}'"
 CHANGE_OUTCOMES = "update commandbus.outcome set status = 'COMPLETED'"
+CHANGE_RECEIPTS = "update commandbus.receipt set members = 0"
+FORGET_RECEIPTS = "delete from commandbus.receipt"
+TAKE_RECEIPTS = "select * from commandbus.take_receipts(array[1]::bigint[])"
+READ_RECEIPTS = "select ran from commandbus.receipt"
+READ_ENDED = "select * from commandbus.ended"
 CHANGE_TABLES = "alter table commandbus.queue add column x int"
 DROP = "drop table commandbus.queue"
 CREATE = "create table commandbus.mine (x int)"
@@ -60,12 +66,17 @@ READ_OUTCOMES = "select result from commandbus.outcome"
 STAY_A_LEASE = "update commandbus.lease set until = 0"
 
 TABLES = [CHANGE_TABLES, DROP, CREATE, FAKE_MIGRATION]
-HISTORY = [REWRITE_AUDIT, FORGET_AUDIT, FORGET_COMMANDS, CHANGE_PAYLOADS, CHANGE_OUTCOMES]
+HISTORY = [
+    REWRITE_AUDIT, FORGET_AUDIT, FORGET_COMMANDS, CHANGE_PAYLOADS, CHANGE_OUTCOMES, CHANGE_RECEIPTS,
+    FORGET_RECEIPTS, TAKE_RECEIPTS,
+]  # fmt: skip
 DENIED = {
     "sender": [
         READ_PAYLOADS,
         READ_AUDIT,
         READ_OUTCOMES,
+        READ_RECEIPTS,
+        READ_ENDED,
         TAKE,
         END,
         PAUSE,
@@ -100,7 +111,7 @@ def as_role(owner: str) -> Iterator[dict[str, str]]:
     with psycopg.connect(owner, autocommit=True) as connection:
         connection.execute(
             "truncate commandbus.command, commandbus.queue, commandbus.scheduled, commandbus.lease,"
-            " commandbus.outcome, commandbus.audit, commandbus.unique_key"
+            " commandbus.outcome, commandbus.receipt, commandbus.audit, commandbus.unique_key"
         )
 
 
@@ -193,6 +204,41 @@ def test_a_worker_works_and_sends(as_role: dict[str, str], runtime: str) -> None
                     for i in ids
                 )
             )
+
+
+def test_receipts_are_written_by_a_worker_and_read_by_a_viewer(
+    as_role: dict[str, str], owner: str
+) -> None:
+    done: list[object] = []
+    registry = HandlerRegistry()
+    registry.register(DOMAIN, "ship", lambda command, context: done.append(command.data))
+    count = 4 * MEMBERS_MIN
+    with SyncCommandBus(as_role["sender"]) as bus:
+        sent = bus.send_many([SendRequest(DOMAIN, "ship", n, headers={"n": n}) for n in range(count)])
+    with SyncCommandBus(as_role["worker"]) as bus:
+        SyncWorker(bus, registry, concurrency=count).run(until_idle=True)
+    assert sorted(done) == list(range(count))  # type: ignore[type-var]
+    with psycopg.connect(as_role["viewer"]) as connection:
+        members = connection.execute("select sum(members) from commandbus.receipt").fetchone()
+        ended = connection.execute("select count(*) from commandbus.ended").fetchone()
+    assert members is not None
+    assert members[0] >= MEMBERS_MIN
+    assert ended == (count,)
+    with SyncCommandBus(as_role["viewer"]) as viewer:
+        listed = viewer.query_commands(domain=DOMAIN, status="COMPLETED", limit=1_000)
+        assert len(listed) == count
+        assert viewer.wait(sent[7], 5).status is CommandStatus.COMPLETED
+        assert [event.event_type for event in viewer.get_audit_trail(sent[7].command_id)] == [
+            "SENT", "RECEIVED", "COMPLETED"
+        ]  # fmt: skip
+        with pytest.raises(ConfigurationError, match="may not"):
+            viewer.prune({"COMPLETED": 1})
+    with SyncCommandBus(as_role["worker"]) as bus, pytest.raises(ConfigurationError, match="may not"):
+        bus.prune({"COMPLETED": 1})
+    with SyncCommandBus(as_role["admin"]) as bus:
+        assert bus.acting("ann").erase(headers={"n": "7"}, reason="asked").erased == 1
+        aging(owner)(3_600)
+        assert bus.prune({"COMPLETED": 60}).gone == count
 
 
 def test_the_services_of_a_worker_have_the_rights_that_they_need(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
+from contextlib import closing
 from uuid import UUID
 
 import pytest
@@ -171,6 +173,22 @@ class ClaimingSuite:
             fences.append(taken.context.fence)
             bus.call(worker.release, taken)
         assert fences == sorted(set(fences))
+
+    def test_with_the_fence_a_late_run_overwrites_no_newer_one(self, bus: Harness) -> None:
+        """As in the guide: a table of the handler's own keeps the fence, and updates ask for it."""
+        bus.send()
+        late = bus.take(bus.worker(name="late"), visibility_timeout=1.0)
+        bus.advance(60)
+        newer = bus.take(bus.worker(name="newer"))
+        with closing(sqlite3.connect(":memory:")) as own:
+            own.execute("create table stock as select 'nobody' as written_by, 0 as fence")
+            for name, run in (("newer", newer), ("late", late)):
+                fence = run.context.fence
+                values = {"name": name, "fence": fence}
+                own.execute(
+                    "update stock set written_by = :name, fence = :fence where fence < :fence", values
+                )
+            assert own.execute("select written_by from stock").fetchall() == [("newer",)]
 
     @pytest.mark.parametrize("size", [0, -1, 1_001, True])
     def test_a_batch_size_out_of_range_is_refused(self, bus: Harness, size: int) -> None:
