@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.lab import Lab
+from tests.support.revision import revision
 
 
 def about(lab: Lab, repeat: int, scale: float) -> dict[str, Any]:
     return {
+        "revision": revision(),
         "when": datetime.now(UTC).strftime("%Y-%m-%d"),
         "cores": os.cpu_count(),
         "cpus": str(lab.cpus or ""),

@@ -101,6 +101,9 @@ def text(results: Results, charts: Sequence[str]) -> str:
             " machine; ratios in one run are what counts, and differences under 30 % mean little."
         ),
         "",
+        f"Measured on {about.get('when')} at {about.get('revision')}."
+        " Newer code may be faster or slower.",
+        "",
         *_trial(results),
         *_pictures([name for name in CHARTED if name in charts]),
         *_judgement(results),
@@ -310,8 +313,8 @@ def _method(results: Results) -> list[str]:
             + (f" Cores of the server and of the rest: {about['cpus']}." if about.get("cpus") else "")
         ),
         (
-            f"- PostgreSQL {about.get('postgres')}: {settings}; all else at its defaults, nobody runs"
-            " ANALYZE."
+            f"- PostgreSQL {about.get('postgres')}: {settings}; all else at its defaults, ANALYZE is"
+            " left to autovacuum."
         ),
         (
             "- Every peer has an environment of its own and the configuration that its manual"

@@ -21,6 +21,7 @@ from tests.chaos.experiments import SECONDS, Size, run_all
 from tests.chaos.hunt import NO_BUG, Catch, hunt, hunt_all
 from tests.chaos.reliability import Book, Run, Total, document
 from tests.chaos.stay import stay_at
+from tests.support.revision import revision
 
 OUTAGE, SOAK_OUTAGE = (6.0, 12.0), (6.0, 60.0)
 """Seconds for which a server is away in stays."""
@@ -58,7 +59,7 @@ def main() -> int:
 
 def session(options: argparse.Namespace) -> bool:
     """All that was asked for, with one seed; whether anything failed."""
-    began = time.monotonic()
+    began, code = time.monotonic(), revision()
     book = Book()
     if options.all:
         reports = options.reports or Path("build/chaos")
@@ -75,7 +76,7 @@ def session(options: argparse.Namespace) -> bool:
     for catch in hunt_named(names, options.seed):
         book.add(catch)
     seconds = time.monotonic() - began
-    book.add(Total(options.seed, seconds, options.seconds))
+    book.add(Total(options.seed, seconds, options.seconds, revision=code))
     failed = book.failed
     verdict = "FAILED" if failed else "passed"
     print(f"\n{verdict} with seed {options.seed} in {seconds / 60:.1f} minutes", flush=True)

@@ -55,11 +55,13 @@ class Total:
     stay_seconds: float
     python: str = platform.python_version()
     system: str = f"{platform.system()} {platform.machine()}"
+    revision: str = "an unknown commit"
 
     def sentence(self) -> str:
         took = f"{self.seconds / 60:.1f} minutes"
         command = f"make chaos SEED={self.seed} SECONDS={self.stay_seconds:.0f}"
-        return f"`{command}` took {took}, with Python {self.python} on {self.system}."
+        where = f"with Python {self.python} on {self.system}"
+        return f"`{command}` took {took}, {where}, at {self.revision}."
 
 
 Entry = Run | Trial | Catch | Total

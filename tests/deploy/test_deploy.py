@@ -119,6 +119,25 @@ def test_every_command_line_is_one_that_the_program_takes(words: list[str]) -> N
     check_command_line(words)
 
 
+def test_the_deployment_to_copy_is_that_of_the_manifests_in_one_file() -> None:
+    """Its differences are the names, the number of processes, and what only kustomize needs."""
+    page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"^```yaml\n(apiVersion.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    copied, budget = yaml.safe_load_all(text.replace("shop-worker", "commandbus-worker"))
+    (base,) = (one for one in of_kind("Deployment") if one["metadata"]["name"] == "commandbus-worker")
+    ours, theirs = copied["spec"]["template"]["spec"], base["spec"]["template"]["spec"]
+    same = ("terminationGracePeriodSeconds", "securityContext", "volumes")
+    assert [ours[key] for key in same] == [theirs[key] for key in same]
+    (mine,), (yours,) = ours["containers"], theirs["containers"]
+    check_command_line(mine["args"])
+    parts = ("ports", "startupProbe", "readinessProbe", "resources", "securityContext", "volumeMounts")
+    assert [mine[key] for key in parts] == [yours[key] for key in parts]
+    assert mine["livenessProbe"].items() <= yours["livenessProbe"].items()
+    assert {one["name"] for one in mine["env"]} == {"COMMANDBUS_APP", "COMMANDBUS_URL"}
+    assert copied["spec"]["selector"] == base["spec"]["selector"] == budget["spec"]["selector"]
+    assert copied["spec"]["template"]["metadata"]["labels"] == copied["spec"]["selector"]["matchLabels"]
+
+
 def test_a_misspelt_option_would_be_noticed() -> None:
     with pytest.raises(Exception, match="--probe-prot"):
         check_command_line(["worker", "shop", "--probe-prot", "8080"])

@@ -2,11 +2,14 @@
 
 import json
 import socket
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from tests.support import supply
+from tests.tidy.project import ROOT
 
 
 def test_the_list_names_every_dependency_with_its_version(tmp_path: Path) -> None:
@@ -36,3 +39,19 @@ def test_an_audit_that_cannot_run_is_no_success(
     monkeypatch.setattr(supply, "installed", lambda name: None)
     assert supply.audit() == 2
     assert "NOT checked" in capsys.readouterr().err
+
+
+def test_every_pinned_part_can_be_installed_on_the_oldest_python() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    asked: dict[str, str] = {}
+    for line in lines[1:]:
+        name, _, version = line.partition("==")
+        try:
+            part = metadata(name)
+        except PackageNotFoundError:  # of another platform, or of an extra that is not installed
+            continue
+        if part["Version"] == version:
+            asked[line] = part.get("Requires-Python") or ""
+    assert len(asked) > 50
+    newer = {part for part, python in asked.items() if "3.11.0" not in SpecifierSet(python)}
+    assert not newer, f"Pin versions that Python 3.11.0 can install instead of {sorted(newer)}."

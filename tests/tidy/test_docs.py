@@ -1,6 +1,7 @@
 """The documentation is true: its Python runs on what the page says to install, and its commands exist.
 
-A block that cannot run has its reason right above it, `<!-- not run: needs a server -->`;
+A block that cannot run has its reason right above it, `<!-- not run: needs a package -->`. One that is
+marked `<!-- on PostgreSQL -->` or `<!-- on PGMQ -->` gets a database of its own instead of its URL;
 a block marked `<!-- continued -->` goes on where the one before it ended.
 """
 
@@ -11,14 +12,23 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from commandbus.domain.lifecycle import diagram
+from commandbus.engines.postgres.pgmq.installation import install
+from commandbus.engines.postgres.schema import upgrade
+from commandbus.testing.postgres import create_database
 from tests.cli.helpers import Cli
+from tests.postgres.database import server
 from tests.tidy.environments import interpreter_with, stated
 from tests.tidy.project import ROOT, project_files, relative, report
 
 BLOCK_SECONDS = 60
+SERVER_URL = "postgresql://app@localhost/shop"
+SERVERS = {"on PostgreSQL": upgrade, "on PGMQ": install}
+SHOP = "create table orders (id int, total numeric); create table charge (order_id int, amount int)"
+"""Tables of the application in the examples."""
 
 FENCE = re.compile(
     r"(?:^<!--\s*(?P<mark>[^\n]*?)\s*-->\n\s*)?^```(?P<language>\w+)[^\n]*\n(?P<code>.*?)^```$",
@@ -86,14 +96,27 @@ def blocks() -> list[Block]:
 
 def python_cases() -> list[object]:
     return [
-        pytest.param(
-            block,
-            id=block.place,
-            marks=[pytest.mark.skip(reason=block.skip_reason)] if block.skip_reason else [],
-        )
+        pytest.param(block, id=block.place, marks=marks_of(block))
         for block in blocks()
         if block.language == "python"
     ]
+
+
+def marks_of(block: Block) -> list[pytest.MarkDecorator]:
+    if block.skip_reason:
+        return [pytest.mark.skip(reason=block.skip_reason)]
+    pgmq = [pytest.mark.pgmq] if block.mark == "on PGMQ" else []
+    return [pytest.mark.postgres, *pgmq] if block.mark in SERVERS else []
+
+
+def on_a_server(block: Block) -> str:
+    """The code of a block, on a database with the tables of the bus and of the examples."""
+    assert SERVER_URL in block.code, f"{block.place} does not use {SERVER_URL}."
+    url = create_database(server(os.getpid()))
+    SERVERS[block.mark](url)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(SHOP)
+    return block.code.replace(SERVER_URL, url)
 
 
 def shell_cases() -> list[object]:
@@ -116,7 +139,8 @@ def test_the_code_of_the_documentation_runs_on_what_the_page_says_to_install(
     block: Block, tmp_path: Path, environments: Path
 ) -> None:
     script = tmp_path / "example.py"
-    script.write_text(block.code, encoding="utf-8")
+    code = on_a_server(block) if block.mark in SERVERS else block.code
+    script.write_text(code, encoding="utf-8")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("COMMANDBUS_")}
     run = subprocess.run(
         [interpreter_with(block.requires, environments), script.name],

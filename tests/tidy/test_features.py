@@ -35,7 +35,7 @@ GROUPS = {
     "CRASH": 8,
     "QUIET": 3,
     "DESK": 9,
-    "DOC": 8,
+    "DOC": 9,
     "S0": 13,
     "S1": 18,
     "S2": 22,

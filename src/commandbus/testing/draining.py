@@ -124,7 +124,7 @@ def _round(bus: AnyBus, worker: Any, limit: int) -> Round:
         runs += 1
         assert runs <= limit, (
             f"{limit} runs, and {one.command_type} {one.command_id} in {one.domain} is ready again: "
-            "something sends or snoozes itself for ever; mend it, or raise limit=."
+            "something sends or snoozes itself for ever; fix it, or raise limit=."
         )
         settlement = yield from _run(execution, one)
         if not settlement.recorded:

@@ -194,7 +194,7 @@ class _Examination:
             return Finding("pgmq", _OK, value)
         advice = (
             "They are in the archives of their queues, with the reason in the header "
-            "commandbus_refused: mend their sender."
+            "commandbus_refused: fix their sender."
         )
         return Finding("pgmq", _WARNING, f"{value}; {refused} messages were no commands", advice)
 

@@ -71,7 +71,7 @@ class Contexts(msgspec.Struct, forbid_unknown_fields=True):
         except (msgspec.DecodeError, UnicodeDecodeError):
             # The error is not quoted: a piece of the file could be a password.
             raise CliError(
-                f"{file} is not a file of contexts; mend it, or remove it and add them again with "
+                f"{file} is not a file of contexts; fix it, or remove it and add them again with "
                 "`commandbus context add`.",
                 Exit.USAGE,
             ) from None

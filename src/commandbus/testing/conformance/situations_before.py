@@ -291,7 +291,7 @@ def ended_expired(at: Stage) -> Any:
 
 @situation(
     "An attempt failed, and the next one is not due", "SCHEDULED",
-    says="attempt 1 failed with KeyError, the next one is due", cure="wait, or mend the cause",
+    says="attempt 1 failed with KeyError, the next one is due", cure="wait, or fix the cause",
 )  # fmt: skip
 def retry_wait(at: Stage) -> Any:
     at.serve()
@@ -323,7 +323,7 @@ def snoozed(at: Stage) -> Any:
 
 @situation(
     "A breaker is open", "BREAKER_OPEN",
-    says="the breaker of 'bank' is open until", cure="mend the target, or reset the breaker",
+    says="the breaker of 'bank' is open until", cure="fix the target, or reset the breaker",
 )  # fmt: skip
 def breaker(at: Stage) -> Any:
     at.serve()
@@ -334,7 +334,7 @@ def breaker(at: Stage) -> Any:
 
 @situation(
     "Its retries failed, and the domain is paused", "PAUSED", "SCHEDULED",
-    says="attempt 1 failed with DOWN", cure="mend the cause, then resume the domain",
+    says="attempt 1 failed with DOWN", cure="fix the cause, then resume the domain",
 )  # fmt: skip
 def retry_wait_paused(at: Stage) -> Any:
     at.serve()
@@ -345,8 +345,8 @@ def retry_wait_paused(at: Stage) -> Any:
 
 
 @situation(
-    "It is parked: an error that no retry mends", "PARKED",
-    says="parked for an operator at 20", cure="mend the cause, then retry it",
+    "It is parked: an error that a retry cannot fix", "PARKED",
+    says="parked for an operator at 20", cure="fix the cause, then retry it",
 )  # fmt: skip
 def parked(at: Stage) -> Any:
     sent = at.send()
@@ -356,7 +356,7 @@ def parked(at: Stage) -> Any:
 
 @situation(
     "It is parked: its attempts are used up", "PARKED",
-    says="after 1 attempt", cure="mend the cause, then retry it",
+    says="after 1 attempt", cure="fix the cause, then retry it",
 )  # fmt: skip
 def exhausted(at: Stage) -> Any:
     sent = at.send(max_attempts=1)

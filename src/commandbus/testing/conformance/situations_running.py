@@ -39,7 +39,7 @@ def child_starts(at: Stage) -> Any:
 @situation(
     "Its handler is isolated, and child processes die", "RUNNING", "CHILDREN_END",
     says="those of its worker ended before: 7 restarted, 3 killed by memory",
-    cure="look at the causes on the workers page; raise the limit, or mend the handler",
+    cure="look at the causes on the workers page; raise the limit, or fix the handler",
 )  # fmt: skip
 def children_die(at: Stage) -> Any:
     sent = at.send()
