@@ -66,7 +66,8 @@ _WORKERS = (
 _CANARY = (
     Param("canary", "Of many: retry so many first, and the rest when these have completed.",
         Kind.INTEGER, metavar="N"),
-    Param("patience", "How long a canary may take to complete.", Kind.DURATION, metavar="TIME"),
+    Param("patience", "How long a canary may take to complete.", Kind.DURATION, metavar="TIME",
+        default="60s"),
 )  # fmt: skip
 
 
