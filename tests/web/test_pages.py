@@ -51,6 +51,8 @@ async def test_failure_groups_are_shown_ten_at_a_time_with_the_true_count_of_all
         assert 'rel="next" href="/troubleshooting?page=2">Next</a>' in page
         page = (await client.get("/troubleshooting?page=3")).text
         assert shown_codes(page) == ["CODE_02", "CODE_01", "CODE_00"]
+        preview = (await client.get("/commands/retry?everything=on")).text
+        assert '<a href="/troubleshooting" aria-current="page">' in preview
         assert 'rel="prev" href="/troubleshooting?page=2">Previous</a>' in page
         assert (await client.get("/troubleshooting?page=0")).status_code == 422
 
@@ -216,6 +218,7 @@ async def test_a_domain_is_paused_before_anything_is_sent_to_it() -> None:
         assert 'href="/domain/pause">Pause a domain …</a>' in (await client.get("/domains")).text
         page = (await client.get("/domain/pause")).text
         assert 'name="domain"' in page
+        assert '<a href="/domains" aria-current="page">' in page
         token = page.split('name="form_token" value="')[1].split('"')[0]
         form = {"form_token": token, "domain": "mail", "new": "on", "reason": "not yet"}
         answer = await client.post("/domain/pause", data=form)
