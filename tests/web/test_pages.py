@@ -223,7 +223,7 @@ async def test_a_domain_is_paused_before_anything_is_sent_to_it() -> None:
         form = {"form_token": token, "domain": "mail", "new": "on", "reason": "not yet"}
         answer = await client.post("/domain/pause", data=form)
         assert answer.headers["location"] == "/domains/mail"
-        assert (await bus.queue_stats("mail")).paused
+        assert (await bus.stats("mail")).paused
         await bus.resume("mail")
         assert 'name="new"' not in (await client.get("/domains/mail")).text, "there it is no question"
 
