@@ -163,9 +163,8 @@ def _shown(columns: Sequence[Column], rows: Sequence[Any], width: int) -> list[C
     shown = [column for column in columns if not column.wide]
     room = width + GAP - sum(GAP + _least(column, rows, READABLE) for column in shown)
     for column in reversed([column for column in columns if column.wide]):
-        needed = GAP + _least(column, rows, READABLE)
-        if needed <= room:
-            room -= needed
+        if GAP + _least(column, rows) <= room:
+            room -= min(room, GAP + _least(column, rows, READABLE))
             shown.append(column)
     excess = sum(GAP + _least(column, rows) for column in shown) - GAP - width
     for column in reversed([column for column in shown if not column.keep]):
