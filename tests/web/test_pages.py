@@ -205,7 +205,9 @@ async def test_an_error_keeps_the_form_and_what_was_entered() -> None:
 
 async def test_no_page_is_hidden_by_that_of_a_subject_with_its_name() -> None:
     app = create_dashboard("memory://", open_to_this_machine=True)
-    routes = [route for route in app.routes if isinstance(route, Route) and "GET" in route.methods]
+    routes = [
+        route for route in app.routes if isinstance(route, Route) and "GET" in (route.methods or ())
+    ]
     fixed = [route.path for route in routes if not route.param_convertors]
     for path in fixed:
         first = next(route for route in routes if route.path_regex.match(path))

@@ -119,8 +119,8 @@ def points_of(
         if (known is None and not has_ended) or (is_begun and index):
             points.append(None)
             continue
-        rates = (ended / max(seconds, 1.0) for ended in (done[index], failed[index]))
-        points.append(Point(window.at(index), *rates, *(known or UNKNOWN)))
+        length, depths = max(seconds, 1.0), known or UNKNOWN
+        points.append(Point(window.at(index), done[index] / length, failed[index] / length, *depths))
     return points
 
 
