@@ -58,6 +58,8 @@ from commandbus.store.documents import Document
 BOUND_SECONDS, HELP_SECONDS = 0.300, 0.250
 ROUNDS, LIST_ROUNDS = 10, 5
 SCREENS_MAX, PHONE_WIDTH, PHONE_HEIGHT = 10, 390, 844
+PATIENCE_MS = 180_000
+"""For the browser, whose time does not count: the machine may have other work."""
 API = "/api/v1"
 BESIDE = ("/static/{name}", "/stream", "/sign-in", "/{rest:path}", API + "{rest:path}")
 """Routes that are no pages, or have no end."""
@@ -188,7 +190,7 @@ def screens(url: str, pages: list[str]) -> dict[str, float]:
         page = phone.new_page()
         page.goto(place.link)
         for path in pages:
-            page.goto(place.url + path, wait_until="load")
+            page.goto(place.url + path, wait_until="load", timeout=PATIENCE_MS)
             height, width = page.evaluate(
                 "[document.documentElement.scrollHeight, document.documentElement.scrollWidth]"
             )

@@ -18,6 +18,7 @@ from commandbus.domain.presence import WorkerRestart
 from commandbus.interfaces import search
 from commandbus.interfaces.cli import health, output
 from commandbus.interfaces.cli.commands import COLUMNS
+from commandbus.interfaces.cli.troubleshooting import COLUMNS as PARKED_COLUMNS
 from commandbus.operations.restarts import record_restart
 from commandbus.sync import SyncCommandBus, SyncWorker
 from tests.cli.helpers import Cli, finish, park
@@ -228,7 +229,7 @@ def test_audit_searches_all_commands(cli: Cli, bus: SyncCommandBus) -> None:
     ]
 
 
-@pytest.mark.parametrize(("columns", "shown"), [(80, 5), (100, 7), (120, 8)])
+@pytest.mark.parametrize(("columns", "shown"), [(80, 7), (100, 7), (120, 8)])
 def test_a_table_shows_whole_values_and_as_many_columns_as_fit(columns: int, shown: int) -> None:
     row = SimpleNamespace(
         command_id="01a1e319-5e4d-7000-95af-52550428b90c", domain="payments", command_type="Charge",
@@ -239,6 +240,27 @@ def test_a_table_shows_whole_values_and_as_many_columns_as_fit(columns: int, sho
     assert len(built.columns) == shown
     assert sum(column.width + output.GAP for column in built.columns) - output.GAP <= columns
     assert built.columns[3].width >= len("running")
+
+
+@pytest.mark.parametrize("columns", [80, 100, 140])
+def test_a_long_message_does_not_hide_the_domain(columns: int) -> None:
+    row = SimpleNamespace(
+        command_id="01a1e319-5e4d-7000-95af-52550428b90c", domain="payments", command_type="Charge",
+        attempts=3, error_code="NO_SUCH_CITY", error_message="a word " * 500,
+        finished_at=datetime.now(UTC),
+    )  # fmt: skip
+    built = output.rich_table([row], PARKED_COLUMNS, columns)
+    headings = [str(column.header) for column in built.columns]
+    assert headings[:4] == ["ID", "DOMAIN", "TYPE", "CODE"]
+    assert headings[-1] == "MESSAGE"
+    assert built.columns[-1].width >= output.NARROWEST
+
+
+def test_why_tells_what_to_do_about_a_parked_command(
+    cli: Cli, bus: SyncCommandBus, terminal: pytest.MonkeyPatch
+) -> None:
+    parked = park(bus)
+    assert f"commandbus tsq retry {parked} --reason" in cli("why", parked).err
 
 
 def test_a_status_has_the_words_of_the_filter(cli: Cli, bus: SyncCommandBus) -> None:

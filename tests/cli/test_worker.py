@@ -7,11 +7,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from commandbus import CommandStatus, SendRequest
+from commandbus.interfaces.cli import supervisor
+from commandbus.interfaces.cli.exits import Exit
 from commandbus.interfaces.cli.signals import SUPERVISOR
+from commandbus.interfaces.cli.supervision import Supervision
 from commandbus.sync import SyncCommandBus
 from commandbus.testing.waiting import eventually
 from tests.cli.helpers import Cli
@@ -285,6 +289,30 @@ def test_an_error_of_the_worker_process_is_the_end_of_its_supervisor(
 ) -> None:
     with serving(folder, url, *arguments) as worker:
         assert worker.process.wait(20) == (3 if len(arguments) == 1 else 2)
+
+
+def test_an_app_that_cannot_be_imported_is_not_tried_again_however_long_it_took(
+    folder: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "slow.py").write_text("raise RuntimeError('after a long import')")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(supervisor, "YOUNG_SECONDS", 0.0)
+    starts: list[int] = []
+    start = supervisor.Supervisor._start
+
+    def counted(watching: supervisor.Supervisor, index: int) -> Any:
+        starts.append(index)
+        assert len(starts) == 1, "it was started again"
+        return start(watching, index)
+
+    monkeypatch.setattr(supervisor.Supervisor, "_start", counted)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        watching = supervisor.Supervisor(["slow"], url, Supervision("127.0.0.1", None, None, False), 1)
+        assert watching.run() == Exit.NO_APP
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def test_logs_as_json_are_a_document_a_line(folder: Path, url: str, bus: SyncCommandBus) -> None:

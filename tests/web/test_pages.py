@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from starlette.routing import Route
+
 from commandbus import (
     CommandBus,
     HandlerRegistry,
@@ -15,6 +17,7 @@ from commandbus import (
     TroubleshootingQueue,
     Worker,
 )
+from commandbus.interfaces.web import create_dashboard
 from commandbus.interfaces.web.failure_groups import FRESH_SECONDS_MAX
 from commandbus.operations.presence import report_worker
 from commandbus.operations.restarts import record_restart
@@ -48,6 +51,8 @@ async def test_failure_groups_are_shown_ten_at_a_time_with_the_true_count_of_all
         assert 'rel="next" href="/troubleshooting?page=2">Next</a>' in page
         page = (await client.get("/troubleshooting?page=3")).text
         assert shown_codes(page) == ["CODE_02", "CODE_01", "CODE_00"]
+        preview = (await client.get("/commands/retry?everything=on")).text
+        assert '<a href="/troubleshooting" aria-current="page">' in preview
         assert 'rel="prev" href="/troubleshooting?page=2">Previous</a>' in page
         assert (await client.get("/troubleshooting?page=0")).status_code == 422
 
@@ -196,6 +201,33 @@ async def test_an_error_keeps_the_form_and_what_was_entered() -> None:
         assert 'value="soon"' in refused.text
         assert 'value="later"' in refused.text
         assert (await client.get(f"{place}/retry")).text.count("Atlantis") > 0
+
+
+async def test_no_page_is_hidden_by_that_of_a_subject_with_its_name() -> None:
+    app = create_dashboard("memory://", open_to_this_machine=True)
+    routes = [
+        route for route in app.routes if isinstance(route, Route) and "GET" in (route.methods or ())
+    ]
+    fixed = [route.path for route in routes if not route.param_convertors]
+    for path in fixed:
+        first = next(route for route in routes if route.path_regex.match(path))
+        assert first.path == path, f"{path} is answered by {first.path}"
+    assert "/domain/pause" in fixed
+
+
+async def test_a_domain_is_paused_before_anything_is_sent_to_it() -> None:
+    async with CommandBus("memory://") as bus, visitor(bus) as client:
+        assert 'href="/domain/pause">Pause a domain …</a>' in (await client.get("/domains")).text
+        page = (await client.get("/domain/pause")).text
+        assert 'name="domain"' in page
+        assert '<a href="/domains" aria-current="page">' in page
+        token = page.split('name="form_token" value="')[1].split('"')[0]
+        form = {"form_token": token, "domain": "mail", "new": "on", "reason": "not yet"}
+        answer = await client.post("/domain/pause", data=form)
+        assert answer.headers["location"] == "/domains/mail"
+        assert (await bus.stats("mail")).paused
+        await bus.resume("mail")
+        assert 'name="new"' not in (await client.get("/domains/mail")).text, "there it is no question"
 
 
 async def test_an_unknown_domain_is_not_found() -> None:

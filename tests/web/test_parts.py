@@ -28,6 +28,7 @@ from commandbus.interfaces.web.payloads import Payloads, fields_of
 from commandbus.interfaces.web.stores import Stores
 from commandbus.interfaces.web.stream import Stream
 from commandbus.interfaces.web.timeseries import Figures
+from commandbus.interfaces.web.views import later
 from commandbus.interfaces.web.windows import SECOND, Window, points_of, window_of
 from commandbus.operations.history import DomainHistory, Sample, record_history
 from commandbus.records import QueueStats, WorkerInfo
@@ -184,6 +185,22 @@ def test_a_rate_does_not_depend_on_how_often_it_was_looked_at() -> None:
     assert [p and p.waiting for p in points_of(window, deep, now)][:3] == [5, 90, 1]
     late = {"orders": [sample(-600, 0), sample(45, 0, 3)]}
     assert [p and p.waiting for p in points_of(window, late, now)] == [None, None, None, None, 3, 3]
+
+
+def test_what_ended_while_there_was_no_sample_is_spread_over_that_time() -> None:
+    """A worker that ended before it kept a sample, and a dashboard that was opened later."""
+    window, now = Window(600, 10, 6), datetime.fromtimestamp(660, UTC)
+    points = points_of(window, {"orders": [sample(0, 0), sample(640, 640, 3)]}, now)
+    assert [point and round(point.done, 3) for point in points] == [1, 1, 1, 1, 0, 0]
+    assert [point and point.waiting for point in points] == [None, None, None, None, 3, 3]
+
+
+def test_a_moment_of_a_trail_is_shown_by_its_distance() -> None:
+    since = datetime(2030, 5, 17, 8, tzinfo=UTC)
+    shown = later("2030-05-17T08:00:10.000123+00:00", since)
+    assert shown.endswith(' title="2030-05-17 08:00:10 UTC">in 10 s</time>')
+    assert later(since.isoformat(), since).endswith(">at once</time>")
+    assert later("<soon>", since) == "<soon>", "and escaped by the template"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -19,14 +19,13 @@ from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import Duration, as_datetime, as_seconds
 from commandbus.domain.names import as_name
 from commandbus.errors import CommandNotFoundError, InvalidArgumentError, InvalidOperationError
-from commandbus.operations.commands import place_of, query_commands
+from commandbus.operations.choosing import as_ids, choose
 from commandbus.operations.scope import Await, Flow, Scope, Send
 from commandbus.operations.troubleshooting import operator_cancel, operator_complete, operator_retry
 from commandbus.store.op import Op
 from commandbus.store.records import ParkedGroup
 
 BULK_MAX = 1_000_000
-PAGE = 500
 
 
 class FailureGroup(msgspec.Struct, frozen=True):
@@ -120,27 +119,32 @@ def bulk(
             "Say which: command_ids, domain, command_type, error_code, group, or everything."
         )
     domain, command_type = _checked(domain, "domain"), _checked(command_type, "command_type")
-    wanted = None if command_ids is None else _named(command_ids)
+    wanted = as_ids(command_ids)
     if preview and wanted is None:
         parked = yield from _count(scope, domain, command_type, error_code, group)
         return BulkReport(parked if limit is None else min(parked, limit), 0, 0, stopped=False)
-    chosen = [
-        record
-        for record in (yield from _parked(scope, domain, command_type))
-        if (wanted is None or record.command_id in wanted)
-        and (error_code is None or record.error_code == error_code)
-        and group in (None, fingerprint(record.domain, record.command_type, record.error))
-    ]
-    chosen = (sorted(chosen, key=_parked_since) if looks else chosen)[:limit]
+
+    def keep(record: CommandRecord) -> _Parked | None:
+        fits = error_code in (None, record.error_code) and group in (
+            None,
+            fingerprint(record.domain, record.command_type, record.error),
+        )
+        since = record.finished_at or record.created_at
+        return _Parked(since, record.sequence, record.command_id, record.domain) if fits else None
+
+    conditions = {"domain": domain, "command_type": command_type, "status": PARKED}
+    every = None if looks else limit  # a canary begins with those that were parked longest
+    chosen = yield from choose(scope, wanted, keep, every, **conditions)
+    chosen = sorted(chosen)[:limit] if looks else chosen
     if preview:
         return BulkReport(len(chosen), 0, 0, stopped=False)
     done = refused = 0
-    tried: list[CommandRecord] = []
-    for record in chosen:
+    tried: list[_Parked] = []
+    for parked in chosen:
         try:
-            yield Send(build(scope, record))
+            yield Send(build(scope, parked))
             done += 1
-            tried.append(record)
+            tried.append(parked)
         except (InvalidOperationError, CommandNotFoundError):
             refused += 1
         if progress is not None and progress(done + refused, len(chosen)) is False:
@@ -152,6 +156,16 @@ def bulk(
                 return BulkReport(len(chosen), done, refused, True, len(failed or ()), failed or ())
             tried = []
     return BulkReport(len(chosen), done, refused, stopped=False)
+
+
+class _Parked(NamedTuple):
+    """What is kept of a parked command while others are read, in the order of a canary: what failed in
+    the last one is not in the next."""
+
+    since: datetime
+    sequence: int
+    command_id: UUID
+    domain: str
 
 
 def _count(
@@ -177,10 +191,6 @@ def _checked(name: str | None, what: str) -> str | None:
     return None if name is None else as_name(name, what)
 
 
-def _named(command_ids: Iterable[CommandRef]) -> set[UUID]:
-    return {place_of(one, None, "command_ids")[0] for one in command_ids}
-
-
 def _looks(action: str, canary: int | Sequence[int]) -> set[int]:
     """After how many commands to look how they fared."""
     sizes = [canary] if isinstance(canary, int) else as_items(canary, "canary")
@@ -190,14 +200,9 @@ def _looks(action: str, canary: int | Sequence[int]) -> set[int]:
     return set(accumulate(stages))
 
 
-def _parked_since(record: CommandRecord) -> tuple[datetime, int]:
-    """The order of a canary: what failed in the last one is not in the next."""
-    return record.finished_at or record.created_at, record.sequence
-
-
 def _failed(
     scope: Scope,
-    tried: list[CommandRecord],
+    tried: list[_Parked],
     seconds: float,
     tell: Callable[[], bool | None] | None,
 ) -> Flow[tuple[UUID, ...] | None]:
@@ -206,15 +211,16 @@ def _failed(
     deadline = now + seconds
     failed: list[UUID] = []
     while tried:
-        waiting: list[CommandRecord] = []
-        for record in tried:
-            found = (yield scope.store.find(record.command_id, record.domain))[0]
-            if found.status not in FINAL and found.status is not PARKED:
-                waiting.append(record)
-            elif found.status is not CommandStatus.COMPLETED:
-                failed.append(record.command_id)
+        waiting: list[_Parked] = []
+        for one in tried:
+            found = yield scope.store.find(one.command_id, one.domain)
+            status = found[0].status if found else None  # its domain may have been purged
+            if found and status not in FINAL and status is not PARKED:
+                waiting.append(one)
+            elif status is not CommandStatus.COMPLETED:
+                failed.append(one.command_id)
         if now >= deadline:
-            return (*failed, *(record.command_id for record in waiting))
+            return (*failed, *(one.command_id for one in waiting))
         if tell is not None and tell() is False:
             return None
         tried = waiting
@@ -223,40 +229,24 @@ def _failed(
     return tuple(failed)
 
 
-def _builder(
-    action: str, reason: str | None, result: Any
-) -> Callable[[Scope, CommandRecord], Op[None]]:
+def _builder(action: str, reason: str | None, result: Any) -> Callable[[Scope, _Parked], Op[None]]:
     match action:
         case "retry":
-            return lambda scope, record: operator_retry(
-                scope, record.command_id, domain=record.domain, reason=reason
+            return lambda scope, one: operator_retry(
+                scope, one.command_id, domain=one.domain, reason=reason
             )
         case "cancel":
             if not reason:
                 raise InvalidArgumentError("Canceling needs a reason, for the audit.")
-            return lambda scope, record: operator_cancel(
-                scope, record.command_id, domain=record.domain, reason=reason
+            return lambda scope, one: operator_cancel(
+                scope, one.command_id, domain=one.domain, reason=reason
             )
         case "complete":
-            return lambda scope, record: operator_complete(
-                scope, record.command_id, result, domain=record.domain, reason=reason
+            return lambda scope, one: operator_complete(
+                scope, one.command_id, result, domain=one.domain, reason=reason
             )
         case _:
             raise InvalidArgumentError(f"Unknown action {action!r}; use retry, cancel or complete.")
-
-
-def _parked(scope: Scope, domain: str | None, command_type: str | None) -> Flow[list[CommandRecord]]:
-    """All parked commands that meet the conditions, newest first, read page by page."""
-    records: list[CommandRecord] = []
-    cursor: str | None = None
-    while True:
-        page = yield query_commands(
-            scope, domain=domain, command_type=command_type, status=PARKED, after=cursor, limit=PAGE
-        )
-        records += page
-        cursor = page.next
-        if cursor is None:
-            return records
 
 
 def _group(parked: ParkedGroup) -> FailureGroup:

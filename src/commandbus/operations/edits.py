@@ -17,15 +17,16 @@ import msgspec
 from commandbus.domain import payload
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.command import CommandRecord, CommandRef, SendOptions, SendResult
-from commandbus.domain.counts import as_count, as_items
+from commandbus.domain.counts import as_count
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import SECOND, Duration, as_datetime, as_microseconds, as_seconds
 from commandbus.domain.names import as_reason
 from commandbus.domain.payload import Unreadable
 from commandbus.domain.priority import Priority, as_priority
 from commandbus.errors import CommandNotFoundError, InvalidArgumentError, InvalidOperationError
-from commandbus.operations.bulk_troubleshooting import BULK_MAX, PAGE
-from commandbus.operations.commands import as_status, find_one, place_of, query_commands
+from commandbus.operations.bulk_troubleshooting import BULK_MAX
+from commandbus.operations.choosing import as_ids, choose
+from commandbus.operations.commands import as_status, find_one
 from commandbus.operations.ledger import link_event
 from commandbus.operations.scope import Flow, Scope, Send
 from commandbus.operations.sending import send
@@ -181,9 +182,8 @@ def reschedule_many(
     False stops. Each command is its own transaction, so what is done stays done."""
     _edit_of_time(due_at, delay)
 
-    def build(record: CommandRecord) -> Op[Any]:
-        place = {"domain": record.domain, "reason": reason}
-        return reschedule(scope, record.command_id, due_at=due_at, delay=delay, **place)
+    def build(command_id: UUID, domain: str) -> Op[Any]:
+        return reschedule(scope, command_id, due_at=due_at, delay=delay, domain=domain, reason=reason)
 
     return _many(scope, CommandStatus.PENDING, build, selection)
 
@@ -198,9 +198,8 @@ def reprioritise_many(
     """`reprioritise` of many waiting commands, chosen as by `reschedule_many`."""
     as_priority(priority, scope.settings.priorities)
 
-    def build(record: CommandRecord) -> Op[Any]:
-        place = {"domain": record.domain, "reason": reason}
-        return reprioritise(scope, record.command_id, priority, **place)
+    def build(command_id: UUID, domain: str) -> Op[Any]:
+        return reprioritise(scope, command_id, priority, domain=domain, reason=reason)
 
     return _many(scope, CommandStatus.PENDING, build, selection)
 
@@ -217,8 +216,8 @@ def resend_many(
     if wanted not in FINAL:
         raise InvalidArgumentError(f"Only ended commands are sent again, not {status!r} ones.")
 
-    def build(record: CommandRecord) -> Op[Any]:
-        return resend(scope, record.command_id, domain=record.domain, reason=reason)
+    def build(command_id: UUID, domain: str) -> Op[Any]:
+        return resend(scope, command_id, domain=domain, reason=reason)
 
     return _many(scope, wanted, build, selection)
 
@@ -226,7 +225,7 @@ def resend_many(
 def _many(
     scope: Scope,
     status: CommandStatus | None,
-    build: Callable[[CommandRecord], Op[Any]],
+    build: Callable[[UUID, str], Op[Any]],
     selection: Selection,
 ) -> Flow[EditReport]:
     conditions: dict[str, Any] = dict(selection)
@@ -236,29 +235,26 @@ def _many(
         as_count(limit, "limit", highest=BULK_MAX)
     if ids is None and not any(conditions.values()):
         raise InvalidArgumentError("Say which: command_ids, or at least one condition such as domain.")
-    named = as_items([] if ids is None else ids, "command_ids")
-    wanted = {place_of(one, None, "command_ids")[0] for one in named}
-    chosen: list[CommandRecord] = []
-    cursor: str | None = None
-    while limit is None or len(chosen) < limit:
-        page = yield query_commands(scope, status=status, after=cursor, limit=PAGE, **conditions)
-        chosen += [one for one in page if ids is None or one.command_id in wanted]
-        cursor = page.next
-        if cursor is None:
-            break
-    chosen = chosen[:limit]
-    examples, done, refused = chosen[:EXAMPLES], 0, 0
+    examples: list[CommandRecord] = []
+
+    def keep(record: CommandRecord) -> tuple[UUID, str]:
+        if len(examples) < EXAMPLES:
+            examples.append(record)
+        return record.command_id, record.domain
+
+    chosen = yield from choose(scope, as_ids(ids), keep, limit, status=status, **conditions)
+    matched, done, refused = len(chosen), 0, 0
     if preview:
-        return EditReport(len(chosen), 0, 0, stopped=False, examples=examples)
-    for record in chosen:
+        return EditReport(matched, 0, 0, stopped=False, examples=examples[:matched])
+    for command_id, domain in chosen:
         try:
-            yield Send(build(record))
+            yield Send(build(command_id, domain))
             done += 1
         except (InvalidOperationError, CommandNotFoundError):
             refused += 1
-        if progress is not None and progress(done + refused, len(chosen)) is False:
-            return EditReport(len(chosen), done, refused, stopped=True, examples=examples)
-    return EditReport(len(chosen), done, refused, stopped=False, examples=examples)
+        if progress is not None and progress(done + refused, matched) is False:
+            return EditReport(matched, done, refused, stopped=True, examples=examples[:matched])
+    return EditReport(matched, done, refused, stopped=False, examples=examples[:matched])
 
 
 def _edit_of_time(due_at: datetime | None, delay: Duration | None) -> WaitingEdit:

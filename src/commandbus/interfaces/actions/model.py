@@ -122,6 +122,8 @@ class Subject:
     """The page of one, where it is not `listed` and the keys."""
     api: str = ""
     """Where the API has them, if not at `listed`."""
+    asked: str = ""
+    """Where the forms are that ask for the keys, if a name at `listed` could be taken for a form."""
 
     @property
     def place(self) -> str:
@@ -205,7 +207,7 @@ class Action:
     @property
     def list_path(self) -> str:
         """Where it has no subject in its address: for many, or for one that a form asks for."""
-        return f"{self.subject.api or self.subject.listed}/{self.name}"
+        return f"{self.subject.asked or self.subject.api or self.subject.listed}/{self.name}"
 
     @property
     def word(self) -> str:

@@ -19,7 +19,7 @@ _NAME = Param("name", "The schedule's name.", longest=63, required=True)
 _TARGET = Param("target", "What the breaker guards, such as a bank.", longest=63, required=True)
 
 COMMAND = Subject("command", (_DOMAIN, _COMMAND_ID), "/commands")
-DOMAIN = Subject("domain", (_DOMAIN,), "/domains")
+DOMAIN = Subject("domain", (_DOMAIN,), "/domains", asked="/domain")
 LIMIT = Subject("limit", (_DOMAIN,), "/domains", page="/domains/{domain}", api="/limits")
 SCHEDULE = Subject("schedule", (_NAME,), "/schedules", page="/schedules")
 BREAKER = Subject("breaker", (_TARGET,), "/breakers", page="/breakers")
@@ -66,7 +66,8 @@ _WORKERS = (
 _CANARY = (
     Param("canary", "Of many: retry so many first, and the rest when these have completed.",
         Kind.INTEGER, metavar="N"),
-    Param("patience", "How long a canary may take to complete.", Kind.DURATION, metavar="TIME"),
+    Param("patience", "How long a canary may take to complete.", Kind.DURATION, metavar="TIME",
+        default="60s"),
 )  # fmt: skip
 
 
@@ -301,9 +302,9 @@ ACTIONS: tuple[Action, ...] = (
         "pause", DOMAIN, "queue pause", "queues.pause",
         "Stop giving out a domain's commands, for the whole fleet, until it is resumed.",
             "{domain} is paused",
-        (Param("new", "Nothing was sent to the domain yet.", Kind.FLAG),),
-        details="Sends are still accepted, and commands that run now finish. A domain that nothing was "
-        "sent to is most likely a mistake, and is paused with `new` only.",
+        (Param("new", "Also a domain that nothing was sent to; else its name is taken for a mistake.",
+            Kind.FLAG),),
+        details="Sends are still accepted, and commands that run now finish.",
         exists="may", when=("open",), shape=lambda given: {"new": False} | given,
     ),
     Action(

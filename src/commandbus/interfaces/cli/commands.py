@@ -174,10 +174,10 @@ def show(
     from commandbus.interfaces.cli.details import print_record
 
     print_record(record, trail, case)
-    _advise(record)
+    advise(record)
 
 
-def _advise(record: CommandRecord) -> None:
+def advise(record: CommandRecord) -> None:
     """What an operator can do about a parked command."""
     if record.status != "IN_TROUBLESHOOTING_QUEUE":
         return

@@ -79,13 +79,15 @@ def why(
     json: options.Json = False,
 ) -> None:
     """Say why a command is not running, or what a process or a batch waits for."""
-    from commandbus.interfaces.cli.commands import find
+    from commandbus.interfaces.cli.commands import advise, find
     from commandbus.interfaces.cli.finding import whole_id
 
+    record = None
     with target.opened(url) as bus:
         wanted = whole_id(bus, command_id, "command", "process", "batch")
         if bus.get_process(wanted) is None and bus.get_batch(wanted) is None:
-            domain = find(bus, str(wanted), domain).domain
+            record = find(bus, str(wanted), domain)
+            domain = record.domain
         answer = bus.why(wanted, domain=domain)
     if json:
         output.json_document(answer)
@@ -95,6 +97,8 @@ def why(
         return
     for reason in answer.reasons:
         output.sentence(reason.text)
+    if record is not None:
+        advise(record)
 
 
 @listing(times="Started")

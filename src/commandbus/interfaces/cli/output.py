@@ -41,10 +41,12 @@ STATUS_STYLES = {
 """How each status is coloured in tables; TSV and JSON use its full name."""
 
 WIDE = 100
-"""Columns of a terminal from which tables show all their columns."""
+"""Columns of a terminal from which tables show ids in full."""
 GAP = 2
 NARROWEST = 9
 """A column that gives way keeps so many characters."""
+READABLE = 24
+"""So many characters of it say enough where another column has no room otherwise."""
 
 logs: Logger | None = None
 """Where remarks go instead of standard error, when each of its lines is to be a document."""
@@ -58,7 +60,7 @@ class Column:
     value: Callable[[Any], object]
     show: Callable[[Any], str | Text] | None = None
     wide: bool = False
-    """Left out of narrow tables; pipes always get it."""
+    """Left out of tables without room for it; pipes always get it."""
     filled: bool = False
     """Left out of tables where it has nothing to show in any row."""
     pipe: bool = False
@@ -155,17 +157,15 @@ def rich_table(rows: Sequence[Any], columns: Sequence[Column], width: int) -> An
 
 
 def _shown(columns: Sequence[Column], rows: Sequence[Any], width: int) -> list[Column]:
-    """The columns of a table: those for wide terminals as far as there is room, the last one first;
-    on a very narrow one as many of the others as fit beside what is never shortened."""
+    """The columns of a table: the wide ones as far as there is room, the last one first; on a very
+    narrow terminal as many of the others as fit beside what is never shortened."""
     columns = [column for column in columns if not column.pipe and _has_something(column, rows)]
     shown = [column for column in columns if not column.wide]
-    if width >= WIDE:
-        room = width + GAP - sum(GAP + _width(column, rows) for column in shown)
-        for column in reversed([column for column in columns if column.wide]):
-            least = _least(column, rows)
-            if GAP + least <= room:
-                room -= GAP + least
-                shown.append(column)
+    room = width + GAP - sum(GAP + _least(column, rows, READABLE) for column in shown)
+    for column in reversed([column for column in columns if column.wide]):
+        if GAP + _least(column, rows) <= room:
+            room -= min(room, GAP + _least(column, rows, READABLE))
+            shown.append(column)
     excess = sum(GAP + _least(column, rows) for column in shown) - GAP - width
     for column in reversed([column for column in shown if not column.keep]):
         if excess > 0:
@@ -174,10 +174,10 @@ def _shown(columns: Sequence[Column], rows: Sequence[Any], width: int) -> list[C
     return [column for column in columns if column in shown]
 
 
-def _least(column: Column, rows: Sequence[Any]) -> int:
+def _least(column: Column, rows: Sequence[Any], least: int = NARROWEST) -> int:
     """As narrow as it may become."""
     whole = _width(column, rows)
-    return whole if column.right or column.keep else min(whole, max(len(column.name), NARROWEST))
+    return whole if column.right or column.keep else min(whole, max(len(column.name), least))
 
 
 def _has_something(column: Column, rows: Sequence[Any]) -> bool:

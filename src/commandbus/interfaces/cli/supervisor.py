@@ -28,8 +28,10 @@ from commandbus.runtimes.recovery import (
     recover_dead,
 )
 
-HOPELESS = frozenset({Exit.USAGE, Exit.NO_APP, Exit.STORE, Exit.SCHEMA})
-"""Exit codes of a new process that another try would not change."""
+HOPELESS = frozenset({Exit.USAGE, Exit.NO_APP})
+"""Exit codes before a process takes work that another try would not change; an import may take long."""
+HOPELESS_WHEN_YOUNG = frozenset({Exit.STORE, Exit.SCHEMA})
+"""The same for a new process; of one that worked before, the store may come back."""
 SYSTEMD = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
 YOUNG_SECONDS = 5.0
 RESTART_SECONDS = 1.0
@@ -161,7 +163,8 @@ class Supervisor:
         if code is None or code == DRAINED or self._signals:
             return 0
         if child.restart_at is None:
-            if code in HOPELESS and now - child.started < YOUNG_SECONDS:
+            is_young = now - child.started < YOUNG_SECONDS
+            if code in HOPELESS or (code in HOPELESS_WHEN_YOUNG and is_young):
                 return code
             if code == Exit.OK:  # it has ended in order
                 output.note(f"worker process {child.process.pid} has ended; starting another")

@@ -23,7 +23,7 @@ PAGE = 500
 
 COLUMNS = (
     id_column("id", field_of("command_id")),
-    Column("domain", field_of("domain"), wide=True),
+    Column("domain", field_of("domain")),
     Column("type", field_of("command_type")),
     Column("code", field_of("error_code"), lambda record: record.error_code or "", style="yellow"),
     Column("attempts", field_of("attempts"), wide=True, right=True),
@@ -38,7 +38,7 @@ COLUMNS = (
 GROUP_COLUMNS = (
     Column("count", field_of("count"), lambda group: f"{group.count:,}", right=True, style="bold"),
     Column("group", field_of("fingerprint"), keep=True),
-    Column("domain", field_of("domain"), wide=True),
+    Column("domain", field_of("domain")),
     Column("type", field_of("command_type")),
     Column("code", field_of("error_code"), style="yellow"),
     Column("exception", field_of("exception"), pipe=True),

@@ -59,6 +59,7 @@ def environment() -> jinja2.Environment:
     env.filters |= {
         "age": age,
         "ago": ago,
+        "later": later,
         "count": count,
         "duration": duration,
         "event": text.event,
@@ -115,6 +116,19 @@ def ago(value: datetime | None) -> Markup:
         shown = f"{shown} ago"
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
         value.isoformat(), moment(value), shown
+    )
+
+
+def later(value: object, since: datetime) -> Markup | str:
+    """A moment in the trail of a command, as its distance from another one."""
+    try:
+        due = datetime.fromisoformat(str(value))
+        seconds = (due - since).total_seconds()
+    except (ValueError, TypeError):  # trails are kept as they were written
+        return str(value)
+    shown = f"in {duration(seconds)}" if seconds > 0 else "at once"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        due.isoformat(), moment(due), shown
     )
 
 

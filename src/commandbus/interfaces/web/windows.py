@@ -29,15 +29,16 @@ STALE = 2.5
 
 
 class Point(msgspec.Struct, frozen=True):
-    """What happened in a short time, from `at` on: rates per second, highest depths, seconds."""
+    """What happened in a short time, from `at` on: rates per second, highest depths, seconds. Depths
+    and times are None where there was no sample near; rates are those between the samples around."""
 
     at: datetime
     done: float
     failed: float
-    waiting: int
-    running: int
-    parked: int
-    oldest: float
+    waiting: int | None
+    running: int | None
+    parked: int | None
+    oldest: float | None
     wait_p95: float | None
     run_p50: float | None
     run_p95: float | None
@@ -114,11 +115,12 @@ def points_of(
         known = highest[index]
         seconds = min(window.width, now.timestamp() - (window.begin + index * window.width))
         is_begun = seconds < window.width / 2  # too short to tell a rate
-        if known is None or (is_begun and index):
+        has_ended = done[index] > 0 or failed[index] > 0
+        if (known is None and not has_ended) or (is_begun and index):
             points.append(None)
             continue
-        length = max(seconds, 1.0)
-        points.append(Point(window.at(index), done[index] / length, failed[index] / length, *known))
+        length, depths = max(seconds, 1.0), known or UNKNOWN
+        points.append(Point(window.at(index), done[index] / length, failed[index] / length, *depths))
     return points
 
 
@@ -132,8 +134,11 @@ def _shares(first: int, last: int, width: int, count: int) -> Iterable[tuple[int
             yield index, inside / (last - first)
 
 
-Highest = tuple[int, int, int, float, float | None, float | None, float | None]
+Highest = tuple[
+    int | None, int | None, int | None, float | None, float | None, float | None, float | None
+]
 """Waiting, running, parked, oldest, wait_p95, run_p50, run_p95."""
+UNKNOWN: Highest = (None, None, None, None, None, None, None)
 
 
 def _highest(window: Window, series: Mapping[str, Sequence[Sample]]) -> list[Highest | None]:

@@ -245,6 +245,17 @@ class ManySuite:
         )
         assert (stopped.done, stopped.stopped) == (1, True)
 
+    def test_named_ones_must_meet_the_conditions_too(self, bus: Harness) -> None:
+        ship, bill = complete(bus, data={"n": 1}), complete(bus, command_type="bill")
+        waiting = bus.send()
+        chosen = {"command_ids": [ship, bill, waiting, uuid4()], "preview": True}
+        report = call(bus, "resend_many", "COMPLETED", **chosen)
+        assert {one.command_id for one in report.examples} == {ship, bill}
+        report = call(bus, "resend_many", "COMPLETED", **chosen, command_type="bill")
+        assert [one.command_id for one in report.examples] == [bill]
+        report = call(bus, "resend_many", "COMPLETED", **chosen, data={"n": "1"}, limit=1)
+        assert [one.command_id for one in report.examples] == [ship]
+
     def test_no_selection_is_refused(self, bus: Harness) -> None:
         with pytest.raises(InvalidArgumentError, match="Say which"):
             call(bus, "reschedule_many", delay=1)
