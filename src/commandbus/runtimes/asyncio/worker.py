@@ -22,7 +22,6 @@ from commandbus.runtimes.asyncio.lifespan import enter_lifespans
 from commandbus.runtimes.asyncio.offload import ThreadPerCall
 from commandbus.runtimes.asyncio.stall import LoopStall, StallMonitor
 from commandbus.runtimes.containment import (
-    CANCEL_SECONDS,
     OverTime,
     bounded,
     take_cancellation,
@@ -36,6 +35,7 @@ from commandbus.store.records import Settlement
 from commandbus.worker import effects
 from commandbus.worker.completing import confirm, unconfirmed
 from commandbus.worker.context import HandlerContext
+from commandbus.worker.ending import CANCEL_SECONDS
 from commandbus.worker.events import (
     STATES,
     Event,
@@ -473,7 +473,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
         return self._threads.call(partial(run, function, call.command, call.context))
 
     async def _wind_up(self) -> None:
-        """Let go of everything, in the order that loses nothing."""
+        """Release everything, in an order that loses no outcome."""
         budget = Budget()
         self._engine.hub.unregister(self._waiter)
         left = self._slots | self._left_behind

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, assert_never
 
 from commandbus.domain.moment import Duration
 from commandbus.errors import StoreUnavailable
-from commandbus.runtimes.containment import CANCEL_SECONDS, uncontained
+from commandbus.runtimes.containment import uncontained
 from commandbus.runtimes.farewell import Budget
 from commandbus.runtimes.signals import StopBySignal
 from commandbus.runtimes.threads.background import Background
@@ -32,6 +32,7 @@ from commandbus.store.waiting import done, finish
 from commandbus.worker import effects
 from commandbus.worker.completing import confirm, unconfirmed
 from commandbus.worker.context import SyncHandlerContext
+from commandbus.worker.ending import CANCEL_SECONDS
 from commandbus.worker.events import (
     STATES,
     Event,
@@ -346,7 +347,7 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
         self._slots.stop_calls(seqs)
 
     def _wind_up(self) -> None:
-        """Let go of everything, in the order that loses nothing."""
+        """Release everything, in an order that loses no outcome."""
         budget = Budget()
         self._engine.hub.unregister(self._waiter)
         self._slots.close(budget.left() / 3)
