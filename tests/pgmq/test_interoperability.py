@@ -383,6 +383,8 @@ def test_pgmqs_own_notifications_serve_where_there_is_no_trigger_of_ours() -> No
         thread.start()
         try:
             eventually(lambda: f"pgmq.q_{queue}.INSERT" in bus.engine._listener._heard)  # type: ignore[attr-defined]
+            # A worker whose first claim is still under way finds the commands without a notification.
+            eventually(lambda: worker._core.idle)
             for _ in range(3):  # the second and third within the throttle, that is, in silence
                 sql("select pgmq.send(%s, %s::jsonb)", queue, '{"command_type": "ship"}')
             eventually(lambda: bus.stats(domain).completed == 3)
