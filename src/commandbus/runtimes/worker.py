@@ -1,4 +1,4 @@
-"""What surrounds the loop of a worker in either runtime: arguments, helpers, quick effects."""
+"""The part of a worker that both runtimes share: arguments, background threads, quick effects."""
 
 from __future__ import annotations
 

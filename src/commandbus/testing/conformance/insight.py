@@ -164,7 +164,7 @@ class WhySuite:
         bus.advance(20)
         assert codes(bus, command_id) == ["NO_WORKER", "EXPIRED"]
 
-    def test_who_has_the_tags_must_have_the_handler_too(self, bus: Harness) -> None:
+    def test_a_worker_with_the_tags_needs_the_handler_too(self, bus: Harness) -> None:
         require(bus, "gates")
         able, tagged = registry_of(ship=lambda command, context: None), HandlerRegistry()
         tagged.register(DOMAIN, "other", lambda command, context: None)
