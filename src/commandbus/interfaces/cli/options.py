@@ -36,6 +36,15 @@ Type = Annotated[
     str | None,
     typer.Option("--type", "-t", help="Only this command type.", autocompletion=completing.types),
 ]
+Status = Annotated[
+    str | None,
+    typer.Option(
+        "--status",
+        "-s",
+        help="pending, running, completed, failed, canceled or parked.",
+        autocompletion=completing.statuses,
+    ),
+]
 CommandId = Annotated[
     str,
     typer.Argument(metavar="ID", help="The command's id.", autocompletion=completing.ids("command")),
@@ -44,6 +53,8 @@ Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How 
 After = Annotated[
     str | None, typer.Option("--after", metavar="CURSOR", help="Go on after this cursor.")
 ]
+Threads = Annotated[bool, typer.Option("--threads", help="Use threads instead of an event loop.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 Operator = Annotated[

@@ -117,9 +117,7 @@ def worker(
     domains: Domains = None,
     concurrency: Concurrency = 4,
     processes: Annotated[int, typer.Option("--processes", min=1, help="Worker processes.")] = 1,
-    threads: Annotated[
-        bool, typer.Option("--threads", help="Use threads instead of an event loop.")
-    ] = False,
+    threads: options.Threads = False,
     shutdown_timeout: Patience = "25s",
     recycle_after: Recycle = None,
     until_idle: UntilIdle = None,
@@ -137,7 +135,7 @@ def worker(
         LogFormat,
         typer.Option("--log-format", help="Lines for people, or JSON with the command's ids."),
     ] = LogFormat.TEXT,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    verbose: options.Verbose = False,
     listen_url: options.ListenUrl = None,
     url: options.Url = None,
 ) -> None:
