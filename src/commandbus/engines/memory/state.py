@@ -1,4 +1,4 @@
-"""What the memory engine remembers: the tables of the SQL engines, as dictionaries."""
+"""The state of the memory engine: the tables of the SQL engines, as dictionaries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ails a PostgreSQL database, as far as the bus is concerned, and what to do about it."""
+"""Checks of a PostgreSQL database for `commandbus db doctor`, each with its remedy."""
 
 from __future__ import annotations
 

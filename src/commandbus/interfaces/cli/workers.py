@@ -32,7 +32,10 @@ Concurrency = Annotated[
     int, typer.Option("--concurrency", "-c", min=1, help="Handlers that run at once, per process.")
 ]
 Patience = Annotated[
-    str, typer.Option("--shutdown-timeout", metavar="TIME", help="Patience of the first signal.")
+    str,
+    typer.Option(
+        "--shutdown-timeout", metavar="TIME", help="Time for running handlers after the first signal."
+    ),
 ]
 Recycle = Annotated[
     int | None,
@@ -78,7 +81,7 @@ MaxConcurrency = Annotated[
 Ageing = Annotated[
     str | None,
     typer.Option(
-        "--ageing", metavar="TIME", help="Waiting so long counts as one step of priority: 60s."
+        "--ageing", metavar="TIME", help="The waiting time that counts as one step of priority: 60s."
     ),
 ]
 
@@ -102,7 +105,7 @@ UntilIdle = Annotated[
 Reload = Annotated[bool, typer.Option("--reload", help="Restart when code below this folder changes.")]
 Tags = Annotated[
     list[str] | None,
-    typer.Option("--tag", metavar="TAG", help="What this worker has; repeatable."),
+    typer.Option("--tag", metavar="TAG", help="A tag of this worker; repeatable."),
 ]
 Settings = Annotated[
     list[str] | None,

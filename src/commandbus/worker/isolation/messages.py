@@ -1,4 +1,4 @@
-"""What a worker and its child processes say to each other, and how it is framed.
+"""The messages between a worker and its child processes, and their framing.
 
 Each message is MessagePack with its length in front. The worker sends a call; until the child reports
 its end, the child may ask for things of the store, which the worker does and answers one by one. Each
