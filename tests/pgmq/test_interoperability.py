@@ -165,7 +165,7 @@ BAD = [
 ]
 
 
-def test_what_is_no_command_is_archived_and_reported_and_the_worker_lives(
+def test_an_invalid_message_is_archived_and_reported_and_the_worker_continues(
     bus: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     serve(bus)

@@ -386,7 +386,7 @@ def test_a_hash_holds_its_parameters() -> None:
     "kept",
     ["", "scrypt$00$00", "md5$ln=1$00$00", f"{QUICK}$00$00", f"{QUICK}$zz$zz", "clear-text-word"],
 )
-def test_what_is_no_hash_is_refused(kept: str) -> None:
+def test_an_invalid_hash_is_refused(kept: str) -> None:
     with pytest.raises(ConfigurationError, match="hash_secret"):
         fixed([Account("vera", Role.VIEWER, kept)])
 

@@ -369,7 +369,7 @@ class RedriveSuite:
         assert steps_seen == [(1, 3), (2, 3)]
         assert (report.done, report.stopped) == (2, True)
 
-    def test_a_canary_goes_on_when_it_lives(self, bus: Harness) -> None:
+    def test_the_rest_is_retried_when_the_canary_completes(self, bus: Harness) -> None:
         for _ in range(5):
             park(bus)
         with bus.run_worker(registry_of(ship=lambda command, context: None)):

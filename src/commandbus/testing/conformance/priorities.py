@@ -96,7 +96,7 @@ class PrioritiesSuite:
         with pytest.raises(InvalidArgumentError, match=r"now \(1\), whenever \(99\)"):
             bus.send(priority="high")
 
-    def test_a_default_that_is_no_label_is_refused(self, open_bus: OpenBus) -> None:
+    def test_an_unknown_label_as_default_is_refused(self, open_bus: OpenBus) -> None:
         with pytest.raises(ConfigurationError, match=r"default_priority: .*'urgent'"):
             open_bus(default_priority="urgent")
 
@@ -115,7 +115,7 @@ class PrioritiesSuite:
         assert bus.stats().depth == 0
 
     @pytest.mark.parametrize("priority", [True, 1.5, 32_768, -32_769])
-    def test_a_priority_that_is_no_small_whole_number_is_refused(
+    def test_a_priority_outside_smallint_is_refused(
         self, bus: Harness, priority: Any
     ) -> None:
         with pytest.raises(InvalidArgumentError, match="priority must be"):
