@@ -115,9 +115,7 @@ class PrioritiesSuite:
         assert bus.stats().depth == 0
 
     @pytest.mark.parametrize("priority", [True, 1.5, 32_768, -32_769])
-    def test_a_priority_outside_smallint_is_refused(
-        self, bus: Harness, priority: Any
-    ) -> None:
+    def test_a_priority_outside_smallint_is_refused(self, bus: Harness, priority: Any) -> None:
         with pytest.raises(InvalidArgumentError, match="priority must be"):
             bus.send(priority=priority)
 
