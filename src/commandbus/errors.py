@@ -82,7 +82,7 @@ class DuplicateCommandError(CommandBusError):
 
 
 class UniqueKeyHeld(DuplicateCommandError):  # noqa: N818 - a fact, not a mistake
-    """A unique key is held, and its send was to be refused then. `holder` is who holds it."""
+    """A unique key is held, and its send was to be refused then. `holder` is its command."""
 
     def __init__(self, domain: str, unique_key: str, holder: UUID) -> None:
         CommandBusError.__init__(

@@ -73,7 +73,7 @@ def test_show_as_a_document(cli: Cli, bus: SyncCommandBus) -> None:
     assert (document["batch_id"], document["completed"], document["progress"]) == (batch, 1, 0.25)
 
 
-def test_a_parked_command_holds_it_open_and_that_is_said(cli: Cli, bus: SyncCommandBus) -> None:
+def test_a_parked_command_keeps_it_open_and_is_reported(cli: Cli, bus: SyncCommandBus) -> None:
     batch = create(bus, 1)
     worker = SyncWorker(bus, "shop")
     (received,) = worker.receive()

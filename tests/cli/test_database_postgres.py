@@ -46,7 +46,7 @@ def test_sql_needs_no_connection(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("command", [["list"], ["health"], ["db", "verify"], ["db", "upgrade"]])
-def test_a_server_that_is_not_there_is_said_in_one_line(cli: Cli, command: list[str]) -> None:
+def test_an_unreachable_server_is_reported_in_one_line(cli: Cli, command: list[str]) -> None:
     ran = cli(*command, "--url", "postgresql://ada:secret@127.0.0.1:1/none", code=4)
     assert len(ran.err.splitlines()) == 1
     assert "cannot be reached" in ran.err

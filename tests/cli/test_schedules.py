@@ -122,7 +122,7 @@ def test_one_that_does_not_exist_is_not_found(cli: Cli, bus: SyncCommandBus, ver
         (["{", "--every", "60"], "not JSON"),
     ],
 )
-def test_what_is_no_schedule_is_a_usage_error(
+def test_an_invalid_schedule_is_a_usage_error(
     cli: Cli, bus: SyncCommandBus, arguments: list[str], complaint: str
 ) -> None:
     assert complaint in cli("schedule", "add", "x", "mail", "Ping", *arguments, code=2).err

@@ -66,7 +66,7 @@ async def test_the_cursor_stays_on_its_row(bus: SyncCommandBus) -> None:
         assert table.cursor_row == 2
 
 
-async def test_a_store_that_is_away_is_said_and_the_last_rows_stay(
+async def test_an_unreachable_store_is_reported_and_the_last_rows_stay(
     bus: SyncCommandBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from commandbus.errors import StoreUnavailable

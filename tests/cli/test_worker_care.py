@@ -251,7 +251,7 @@ def test_what_cannot_work_is_a_usage_error(
 
 
 @pytest.mark.parametrize("options", [[], ["--processes", "2"]], ids=str)
-def test_a_port_that_is_taken_is_said_in_a_line(
+def test_a_port_in_use_is_reported_in_one_line(
     folder: Path, url: str, bus: SyncCommandBus, options: list[str]
 ) -> None:
     with socket.socket() as taken:

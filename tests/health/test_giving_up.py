@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from commandbus.services.breakers import BreakerSharing
 from commandbus.sync import SyncCommandBus
 from commandbus.testing import Configuration, Harness
 from commandbus.testing.waiting import eventually
+from commandbus.worker.effects import Effect, Interrupt
 
 AT_ONCE = RetryPolicy(max_attempts=10, backoff_schedule=[0])
 
@@ -73,6 +75,39 @@ def test_an_async_handler_is_canceled_when_its_slot_is_given_up(bus: Harness) ->
         second = bus.send()
         assert bus.wait(second).status is CommandStatus.COMPLETED
         assert running.worker.in_flight_count == 0
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_a_command_goes_back_though_its_handler_is_interrupted_late(
+    bus: Harness, timeout: float | None
+) -> None:
+    """The worker decided to interrupt a moment before it did: it must not end before the handler is
+    given up."""
+    registry, begun, over = HandlerRegistry(), threading.Event(), threading.Event()
+
+    @registry.handler("orders", "ship", timeout=timeout)
+    async def ship(command: object, context: object) -> None:
+        begun.set()
+        while not over.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.02)
+
+    command_id = bus.send()
+    try:
+        with bus.run_worker(registry, concurrency=1) as running:
+            perform = running.worker._perform
+
+            def perform_late(effect: Effect) -> None:
+                if isinstance(effect, Interrupt):
+                    time.sleep(0.05)
+                perform(effect)
+
+            running.worker._perform = perform_late
+            assert begun.wait(10)
+            running.stop(0)
+            assert bus.get(command_id).status is CommandStatus.PENDING
+    finally:
+        over.set()
 
 
 def test_one_that_swallows_its_cancellation_loses_its_slot(bus: Harness) -> None:

@@ -195,7 +195,7 @@ def test_one_process_looks_at_once_and_the_others_stand_by(store: Path) -> None:
     )
 
 
-def test_work_that_is_heard_at_home_lets_the_others_stand_by(store: Path) -> None:
+def test_local_work_lets_other_processes_stand_by(store: Path) -> None:
     sleeper, sender = asleep(store), asleep(store)
     sender.ring(ORDERS, [])
     assert heard(sleeper) == STAND_BY

@@ -73,7 +73,7 @@ def test_a_killer_does_not_take_its_neighbours_with_it(lab: Lab, runtime: str) -
     check_done(lab, neighbours)
 
 
-def test_exceptions_that_are_no_exceptions_end_their_command_only(lab: Lab, runtime: str) -> None:
+def test_base_exceptions_end_only_their_command(lab: Lab, runtime: str) -> None:
     poison = {name: lab.send(1, name)[0] for name in GENTLE}
     others = lab.send(50) + lab.send(50, "note_foreign")
     worker = lab.worker(runtime, concurrency=4)

@@ -52,7 +52,7 @@ def test_a_connection_in_autocommit_has_nothing_to_be_part_of(url: str) -> None:
     assert depth(url) == 1
 
 
-def test_what_is_no_connection_is_refused(url: str) -> None:
+def test_an_invalid_connection_is_refused(url: str) -> None:
     with SyncCommandBus(url) as bus, pytest.raises(ConfigurationError, match="psycopg"):
         bus.within(object())
 

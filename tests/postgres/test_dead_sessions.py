@@ -179,7 +179,7 @@ class TestStrangers:
                     other.execute("select pg_advisory_lock(%s)", [key + 1])
                     assert ended(url, "dead") == [("dead", True)]
 
-    def test_one_who_waits_for_the_lock_does_not_keep_a_process_from_its_session(
+    def test_a_session_that_waits_for_the_lock_does_not_keep_a_process_from_its_session(
         self, url: str
     ) -> None:
         with SyncCommandBus(url) as bus, working(bus, lambda command, context: None):

@@ -59,7 +59,7 @@ def test_a_role_that_may_connect_and_has_no_rights_is_named(url: str) -> None:
     assert NAME not in finding.value
 
 
-def test_roles_of_the_bus_are_no_strangers(url: str) -> None:
+def test_roles_of_the_bus_are_known(url: str) -> None:
     execute(url, roles_sql("commandbus"))
     execute(url, "drop role if exists doctor_worker")
     execute(url, "create role doctor_worker login in role commandbus_worker")

@@ -116,7 +116,7 @@ def test_every_version_answers_on_the_socket_and_on_the_port(server: PostgresSer
     assert value(server.dsn("template1"), "SELECT current_database()") == "template1"
 
 
-def test_the_port_is_closed_to_who_does_not_know_the_password(server: PostgresServer) -> None:
+def test_the_port_is_closed_without_the_password(server: PostgresServer) -> None:
     address = urlsplit(server.dsn(tcp=True))
     stranger = address._replace(netloc=f"postgres:guess@127.0.0.1:{address.port}").geturl()
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):

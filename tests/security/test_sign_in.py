@@ -106,7 +106,7 @@ async def test_a_forged_sign_in_is_refused(bus: CommandBus) -> None:
         assert not any(name.startswith("commandbus_session") for name in client.cookies)
 
 
-async def test_who_signed_out_is_out_even_with_the_old_cookie(bus: CommandBus) -> None:
+async def test_an_old_cookie_is_useless_after_signing_out(bus: CommandBus) -> None:
     async with browsing(create_dashboard(bus, accounts=[VERA])) as client:
         await sign_in(client, "vera", "viewer-secret")
         stolen = client.cookies["commandbus_session"]
@@ -386,7 +386,7 @@ def test_a_hash_holds_its_parameters() -> None:
     "kept",
     ["", "scrypt$00$00", "md5$ln=1$00$00", f"{QUICK}$00$00", f"{QUICK}$zz$zz", "clear-text-word"],
 )
-def test_what_is_no_hash_is_refused(kept: str) -> None:
+def test_an_invalid_hash_is_refused(kept: str) -> None:
     with pytest.raises(ConfigurationError, match="hash_secret"):
         fixed([Account("vera", Role.VIEWER, kept)])
 

@@ -46,6 +46,8 @@ SHELL_COMMAND = re.compile(r"^\$ commandbus(?P<words>(?: [a-z][a-z-]*)*)", re.MU
 
 
 FOLLOWED = ROOT / "docs" / "follow-a-command.md"
+GLOSSARY = ROOT / "docs" / "glossary.md"
+TERMS_MAX = 25
 
 
 @dataclass(frozen=True)
@@ -246,3 +248,11 @@ def test_the_guide_has_every_situation_of_why() -> None:
 
     assert len(TABLE) >= 40
     assert render() in (ROOT / "docs" / "guide" / "why.md").read_text(encoding="utf-8")
+
+
+def test_the_glossary_is_short_and_in_order() -> None:
+    rows = re.findall(r"^\| ([^|]+?) \| ", GLOSSARY.read_text(encoding="utf-8"), re.MULTILINE)
+    heading, *terms = rows
+    assert heading == "term"
+    assert terms == sorted(terms)
+    assert len(terms) <= TERMS_MAX, "Use the word of the field in place of one of ours."

@@ -216,7 +216,7 @@ def test_a_grace_lets_a_timer_look_a_little_late() -> None:
     assert bench.tell(Tick()) == [Claim(4, True)]
 
 
-def test_what_a_timer_asked_for_in_vain_is_asked_again() -> None:
+def test_a_claim_that_failed_after_a_timer_is_repeated() -> None:
     bench = Bench(poll_interval=60).begun()
     bench.empty(next_due_in=5)
     bench.now += 5

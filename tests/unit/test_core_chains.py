@@ -38,7 +38,7 @@ def test_slots_that_a_chain_leaves_free_are_claimed_for() -> None:
     assert (claim.followers, claim.chain) == (0, 0), "there are enough already"
 
 
-def test_who_waits_in_a_chain_goes_back_when_the_worker_stops() -> None:
+def test_a_command_that_waits_in_a_chain_goes_back_when_the_worker_stops() -> None:
     bench = Bench(concurrency=2, prefetch=10).begun()
     bench.claims(1, keyed=True, chain=3)
     (settle,) = bench.kinds(bench.tell(StopRequested(30)), Settle)
@@ -46,7 +46,7 @@ def test_who_waits_in_a_chain_goes_back_when_the_worker_stops() -> None:
     assert bench.core.held == 1
 
 
-def test_who_waits_in_a_chain_goes_back_behind_a_slow_command() -> None:
+def test_a_command_that_waits_in_a_chain_goes_back_behind_a_slow_command() -> None:
     bench = Bench(concurrency=2, prefetch=10).begun()
     bench.claims(1, keyed=True, chain=3)
     bench.empty()

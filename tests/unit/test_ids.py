@@ -63,7 +63,7 @@ def test_text_forms_of_ids_are_understood() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "42", 42, b"x", None, [], "g" * 32])
-def test_what_is_no_id_is_refused_by_name(wrong: object) -> None:
+def test_an_invalid_id_is_refused_by_name(wrong: object) -> None:
     with pytest.raises(InvalidArgumentError, match="command_id must be a UUID"):
         ids.as_id(wrong, "command_id")
 

@@ -56,7 +56,7 @@ def test_seconds_and_timedeltas_are_durations(given_: object, seconds: float) ->
         None,
     ],
 )
-def test_what_is_no_duration_is_refused_by_name(wrong: object) -> None:
+def test_an_invalid_duration_is_refused_by_name(wrong: object) -> None:
     with pytest.raises(InvalidArgumentError, match=r"^delay must be"):
         moment.as_seconds(wrong, "delay")  # type: ignore[arg-type]
 

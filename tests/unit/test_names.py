@@ -67,7 +67,7 @@ def test_tags_keep_their_order_and_lose_their_doubles() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["text", 5, None, [""], ["x" * 101], [None]])
-def test_what_is_no_list_of_tags_is_refused(wrong: object) -> None:
+def test_an_invalid_list_of_tags_is_refused(wrong: object) -> None:
     with pytest.raises(InvalidArgumentError, match="tag"):
         as_tags(wrong)  # type: ignore[arg-type]
 
@@ -84,6 +84,6 @@ def test_an_unknown_label_is_refused_with_those_that_exist() -> None:
 
 
 @pytest.mark.parametrize("wrong", [True, 1.5, None, 32_768, -32_769, []])
-def test_what_is_no_priority_is_refused(wrong: object) -> None:
+def test_an_invalid_priority_is_refused(wrong: object) -> None:
     with pytest.raises(InvalidArgumentError, match=r"^priority must be"):
         as_priority(wrong)  # type: ignore[arg-type]

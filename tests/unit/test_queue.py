@@ -364,7 +364,7 @@ def test_a_shutdown_releases_every_blocked_consumer() -> None:
     assert got == []
 
 
-def test_a_purge_after_a_shutdown_releases_who_waits_for_a_delayed_item() -> None:
+def test_a_purge_after_a_shutdown_releases_waiters_for_a_delayed_item() -> None:
     queue, got = Queue(), []
     queue.enqueue("in an hour", delay_seconds=3_600)
     threads = [consume(queue, got) for _ in range(2)]

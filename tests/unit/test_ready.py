@@ -64,7 +64,7 @@ def test_domains_keep_their_turns() -> None:
     assert list(ready.waiting) == [*mail, *urgent, *orders]
 
 
-def test_who_has_waited_for_a_step_counts_as_more_urgent() -> None:
+def test_a_command_that_has_waited_for_a_step_counts_as_more_urgent() -> None:
     ready = ReadyQueue(ageing=60_000_000)
     old, new = commands(10, age=660_000_000), commands(0)
     ready.add(old)

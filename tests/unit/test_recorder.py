@@ -219,7 +219,7 @@ class TestWriting:
         assert open_recorder(str(base), IDENTITY, "w" * 2000) is None
 
     @pytest.mark.parametrize("value", ["", "  ", 7])
-    def test_a_setting_that_is_no_path_is_refused(self, value: Any) -> None:
+    def test_a_setting_that_is_not_a_path_is_refused(self, value: Any) -> None:
         with pytest.raises(Exception, match="recorder must be None"):
             WorkerSettings(recorder=value)
 
@@ -311,12 +311,12 @@ class TestDeath:
         leave(folder)
         assert dead_in(folder) == ["w-dead"]
 
-    def test_a_process_id_that_was_given_to_another_process_is_no_confusion(self, folder: Path) -> None:
+    def test_a_reused_process_id_does_not_hide_a_death(self, folder: Path) -> None:
         reused = msgspec.structs.replace(this_process(), started=1)
         leave(folder, reused)
         assert dead_in(folder) == ["w-dead"]
 
-    def test_a_process_that_is_seen_alive_is_believed_more_than_a_free_lock(self, folder: Path) -> None:
+    def test_a_live_process_counts_as_alive_although_its_lock_is_free(self, folder: Path) -> None:
         if not this_process().started:
             pytest.skip("this system does not list when processes were started")
         leave(folder, this_process())

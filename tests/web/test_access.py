@@ -71,7 +71,7 @@ async def ask(client: httpx.AsyncClient, method: str, path: str, headers: dict[s
 
 
 @pytest.mark.parametrize(("method", "path"), GUARDED)
-async def test_every_route_asks_who_is_there(client: httpx.AsyncClient, method: str, path: str) -> None:
+async def test_every_route_authenticates(client: httpx.AsyncClient, method: str, path: str) -> None:
     for headers in (
         {},
         bearer("vera", "operator-secret"),
@@ -179,7 +179,7 @@ async def test_without_accounts_only_this_machine_is_served(
                 assert (await opened.get(path, headers={"host": host})).status_code == status
 
 
-async def test_an_app_around_it_may_say_who_is_there() -> None:
+async def test_the_surrounding_app_may_authenticate() -> None:
     async def authenticate(request: object) -> Account | None:
         name = request.headers.get("x-user")  # type: ignore[attr-defined]
         return Account(name, Role.VIEWER) if name else None
@@ -227,9 +227,7 @@ def test_the_table_of_endpoints_names_each_once() -> None:
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS"])
-async def test_other_methods_and_odd_paths_ask_who_is_there(
-    client: httpx.AsyncClient, method: str
-) -> None:
+async def test_other_methods_and_odd_paths_authenticate(client: httpx.AsyncClient, method: str) -> None:
     for path in ("/", "/commands", f"{PREFIX}/commands", "/line%0Abreak", "/static/x/y"):
         assert (await client.request(method, path)).status_code == 401, path
         known = await client.request(method, path, headers=AS_VERA)

@@ -80,7 +80,7 @@ def test_a_word_alone_is_an_id_a_status_or_a_type() -> None:
         ("data.user.api_key:x", "secret"),
     ],
 )
-def test_what_is_not_understood_is_said(text: str, told: str) -> None:
+def test_an_unknown_filter_is_reported(text: str, told: str) -> None:
     with pytest.raises(InvalidArgumentError, match=told):
         conditions(text)
 

@@ -1,1 +1,1 @@
-"""What the words mean: pure values and rules, without I/O, clocks or threads."""
+"""The domain model: pure values and rules, without I/O, clocks or threads."""

@@ -1,4 +1,4 @@
-"""What a handler is given, and what a reader is shown."""
+"""Commands: requests to send one, what a handler receives, and records of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run amounted to: a value, decided without I/O, before anything is written."""
+"""The outcome of a run: a value, decided without I/O, before anything is written."""
 
 from __future__ import annotations
 

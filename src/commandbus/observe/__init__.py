@@ -1,1 +1,1 @@
-"""What is seen from outside: figures and their exposition. It observes and never decides."""
+"""Metrics and their exposition. Code here observes and never decides."""

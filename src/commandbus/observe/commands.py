@@ -1,4 +1,4 @@
-"""What a worker's commands came to, by type: counts and distributions. Nothing is counted unless
+"""Outcomes of a worker's commands by type: counts and distributions. Nothing is counted unless
 a person or program requested it."""
 
 from __future__ import annotations

@@ -116,7 +116,12 @@ def _write_state(out: Exposition, worker: WorkerBase, health: HealthReport) -> N
     )
     out.add("stuck_threads", "gauge", "Threads given up.", ({}, health.stuck_threads))
     out.add("loop_stalls_total", "counter", "Blocked event loops seen.", ({}, health.loop_stalls))
-    out.add("pool_exhaustions", "gauge", "Waits in vain, in a row.", ({}, health.pool_exhaustions))
+    out.add(
+        "pool_exhaustions",
+        "gauge",
+        "Consecutive timeouts of waits for a connection.",
+        ({}, health.pool_exhaustions),
+    )
     out.add("build_info", "gauge", "Always 1.", ({"version": VERSION, "engine": worker.scheme}, 1))
 
 

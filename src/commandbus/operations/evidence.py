@@ -1,4 +1,4 @@
-"""What the store says about the events that come to a reply queue.
+"""Checks of the events of a reply queue against the store.
 
 A reply queue is a domain like any other, so whatever is in it may have been written by another program.
 A router therefore takes no event at its word. How a command or a process ended is read from the store,

@@ -1,4 +1,4 @@
-"""What few sends have beside a command: a sender whose rate is limited, more about a unique key."""
+"""Options that most sends do not use: a sender whose rate is limited, details of a unique key."""
 
 from __future__ import annotations
 

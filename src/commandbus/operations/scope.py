@@ -1,4 +1,4 @@
-"""What operations work with: the store, the settings, and where new ids come from."""
+"""The scope of operations: the store, the settings, and the source of new ids."""
 
 from __future__ import annotations
 

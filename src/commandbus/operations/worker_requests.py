@@ -1,4 +1,4 @@
-"""What operators ask of workers: to be quiet, to go on, to stop, to run more or fewer at once.
+"""Requests of operators to workers: quiet, resume, stop, and change the concurrency.
 
 A request is a document beside the presence of its worker, written by operators alone. It is announced,
 so the worker carries it out at once, and it ends with the worker: a worker that is started again begins

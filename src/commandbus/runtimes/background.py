@@ -1,4 +1,4 @@
-"""What a worker or router that runs in the background of a block has in common in both runtimes."""
+"""Workers and routers that run in the background of a `with` block, in both runtimes."""
 
 from __future__ import annotations
 

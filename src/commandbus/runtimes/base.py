@@ -1,4 +1,4 @@
-"""What the buses of both runtimes are made of."""
+"""The base of the buses of both runtimes."""
 
 from __future__ import annotations
 

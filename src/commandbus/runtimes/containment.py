@@ -14,9 +14,7 @@ from typing import Any
 
 import msgspec
 
-CANCEL_SECONDS = 0.6
-"""How long a canceled handler may tidy up before it is left behind: less than the time that a stop
-waits for its end (GRACE of the core), so that its command is given back before the worker ends."""
+from commandbus.worker.ending import CANCEL_SECONDS
 
 
 class Escaped(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """The end of a worker or router takes a moment at most, whatever its store does.
 
-What is left to do then is worth a try and no more: a worker that could not say that it has ended is
-missed by the fleet a little later. A store that does not answer must not delay the end of a program.
+The last writes are tried once: a worker that could not delete its presence expires a little later. A
+store that does not answer must not delay the end of a program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What process managers and routers of both runtimes are made of."""
+"""The base of the process managers and routers of both runtimes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a supervisor does about a worker process that has ended: why it ended, and what it held."""
+"""Crash recovery by a supervisor: why a worker process ended, and which commands it held."""
 
 from __future__ import annotations
 

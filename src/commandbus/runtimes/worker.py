@@ -1,4 +1,4 @@
-"""What surrounds the loop of a worker in either runtime: arguments, helpers, quick effects."""
+"""The part of a worker that both runtimes share: arguments, background threads, quick effects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from commandbus.domain.moment import Duration, as_seconds
 from commandbus.domain.presence import WorkerRestart
 from commandbus.domain.priority import Priority, as_priority
 from commandbus.domain.shown import shows_options
-from commandbus.errors import ConfigurationError
+from commandbus.errors import ConfigurationError, StoreUnavailable
 from commandbus.operations.canceling import in_doubt, with_requests
 from commandbus.operations.presence import forget_worker
 from commandbus.operations.scope import Await, Flow, Send
@@ -53,15 +53,19 @@ from commandbus.store.sessions import CANCELLATIONS, WORKERS
 from commandbus.store.wakeup import WakeHub
 from commandbus.worker.asked import AskedWorker
 from commandbus.worker.base import ReceivedCommand
+from commandbus.worker.completing import confirm, unconfirmed
 from commandbus.worker.context import HandlerContext, HandlerServices, SyncHandlerContext
 from commandbus.worker.effects import Claim, Forget, PassOn
 from commandbus.worker.events import (
     ClaimAnswered,
     ClaimFailed,
     LeasesGone,
+    Settled,
+    SettleFailed,
     StopRequested,
     Woken,
 )
+from commandbus.worker.execution import Call
 from commandbus.worker.handlers import HandlerRegistry
 from commandbus.worker.isolation.preparing import check_not_preparing
 from commandbus.worker.keeper import LeaseKeeper
@@ -423,7 +427,29 @@ class RuntimeWorker(AskedWorker, Generic[Bus]):
                 self._services.hasten(self._reclaimer)
         return ClaimAnswered(reply, claim.limit, time.monotonic() - began)
 
+    async def _answer_settle(
+        self, batch: list[Settlement], run: Callable[..., Awaitable[Any]]
+    ) -> Settled | SettleFailed:
+        """Record outcomes. Every effect answers: after a failure, the core keeps the batch."""
+        try:
+            report: SettleReport = await run(self._engine.store.settle(batch))
+        except Exception as error:  # whatever it is, the core decides
+            return SettleFailed(error, isinstance(error, StoreUnavailable))
+        self._note(report)
+        return Settled(report)
+
     def _note(self, report: SettleReport) -> None:
         """After a settle: batches whose counts changed may be complete."""
         if report.batches:
             self._closer.touch(report.batches, self._engine.hub)
+
+    async def _confirmed(
+        self, call: Call, settlement: Settlement, run: Callable[..., Awaitable[Any]]
+    ) -> Settlement:
+        """The settlement of a handler with a transaction of its own, which may not have committed."""
+        try:
+            confirmed: Settlement = await run(confirm(self._execution, call, settlement), read=True)
+        except Exception as error:  # the store refuses what it must, later
+            logger.warning("cannot see how %s ended: %s", call.claimed.command_id, error)
+            return unconfirmed(self._execution, call, settlement)
+        return confirmed

@@ -1,4 +1,4 @@
-"""What a service is."""
+"""The interface of a service: periodic work."""
 
 from __future__ import annotations
 

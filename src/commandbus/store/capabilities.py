@@ -1,4 +1,4 @@
-"""What an engine can do. Tests and features ask for a capability, never for an engine's name."""
+"""Capabilities of an engine. Tests and features ask for one, never for an engine's name."""
 
 from __future__ import annotations
 

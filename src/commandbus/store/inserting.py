@@ -1,5 +1,5 @@
-"""What a send adds: decided once here, written by each engine in its own way. An engine says what holds
-unique keys, how many commands wait, which gates there are and which numbers the new commands get.
+"""The plan of a send: decided once here, written by each engine in its own way. An engine looks up the
+holders of unique keys, the depth, the gates and the numbers of the new commands.
 
 PostgreSQL makes the same decisions in one statement for small sends (sql/insert.sql)."""
 

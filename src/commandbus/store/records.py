@@ -1,4 +1,4 @@
-"""What crosses the port: plain values, the same for every engine."""
+"""The values that cross the store port, the same for every engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engines share about searching and pruning."""
+"""Searching and pruning: the parts that all engines share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What engines without a server have in common: nothing to connect to, so nothing to run out of."""
+"""Engines without a server: they have no connections, so none can be missing."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ class Engine(Protocol):
 
     def leave_behind(self, worker: str) -> None:
         """A worker has let go of its handlers: break the transactions of those that still run, and the
-        workers' own statements that wait for an answer in vain. Calls of others are left alone."""
+        workers' own statements that have no answer yet. Calls of others are left alone."""
         ...
 
     def loop_ended(self) -> None:

@@ -1,4 +1,4 @@
-"""What a settlement writes: decided once here, written by each engine in its own way.
+"""The plan of a settle: decided once here, written by each engine in its own way.
 
 The happy path costs one outcome row and nothing else; every other path also leaves an audit row, so
 that the trail of a command is complete.

@@ -15,7 +15,7 @@ _DECLARED = re.compile(r"^-- compatible from: (\d+)$", re.MULTILINE)
 
 
 def compatible_from(script: str, version: int) -> int:
-    """The lowest version of a program that works with this migration; without a word, its own."""
+    """The lowest version of a program that works with this migration; its own by default."""
     declared = _DECLARED.search(script)
     return min(version, int(declared[1])) if declared else version
 

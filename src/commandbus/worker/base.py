@@ -1,4 +1,4 @@
-"""What the workers of both runtimes have in common: everything but waiting."""
+"""The base of the workers of both runtimes: everything but waiting."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ class Chains:
         self.waiting = 0
         """How many wait for one before them."""
         self._behind: dict[tuple[int, int], deque[Claimed]] = {}
-        """Who waits, by lease and sequence of the one that runs."""
+        """Commands that wait, by lease and sequence of the one that runs."""
         self._held_up: list[Claimed] = []
-        """Who waited for one that comes back at once."""
+        """Commands that waited for one that is retried at once."""
 
     def lead(self, claimed: list[Claimed]) -> list[Claimed]:
         """Those that were just claimed and may begin; the others wait."""
@@ -39,7 +39,7 @@ class Chains:
         return first
 
     def ended(self, settlements: Iterable[Settlement]) -> list[Claimed]:
-        """Who may begin, after these have ended."""
+        """The commands that may begin after these have ended."""
         following: list[Claimed] = []
         if self._behind:
             for settlement in settlements:

@@ -1,4 +1,4 @@
-"""What a handler is given beside its command: who it is, and what it may ask for.
+"""The context of a handler: facts about its run, and the operations that it may call.
 
 An `async def` handler gets a HandlerContext whose methods are awaited; a `def` handler gets a
 SyncHandlerContext whose methods block. That depends on the handler, not on the runtime.

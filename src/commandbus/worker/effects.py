@@ -1,4 +1,4 @@
-"""What the core of a worker decides. A runtime performs these and decides nothing."""
+"""Effects: the decisions of the worker core. A runtime performs them and decides nothing."""
 
 from __future__ import annotations
 

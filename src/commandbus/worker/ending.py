@@ -6,10 +6,14 @@ from math import inf
 
 from commandbus.errors import NotOpen
 
-GRACE = 0.6
-"""After interrupting handlers, how long their ends are awaited: with the outcomes and the farewell that
-follow, a process ends within a second of its patience."""
-SETTLE_PATIENCE = 1.5
+CANCEL_SECONDS = 0.6
+"""How long an interrupted `async def` handler may tidy up before the runtime gives it up and its
+command goes back."""
+GRACE = CANCEL_SECONDS + 0.2
+"""After interrupting handlers, how long the runtime's answers are awaited. Longer than CANCEL_SECONDS:
+otherwise the worker may end in the moment in which the runtime gives a handler up, and the command
+stays leased."""
+SETTLE_PATIENCE = 1.3
 """After that, how long a settle in flight is awaited. When the store does not answer, the farewell and
 the end of the listening connection take a second each: with the default shutdown_timeout of 25 s, a
 process ends in less than 30 s, with room for a busy machine."""

@@ -1,4 +1,4 @@
-"""What can happen to a worker. Every effect answers with exactly one of these, failure included."""
+"""Events: the input of the worker core. Every effect answers with exactly one, failure included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What exceptions mean: from what a library raises to what the bus judges."""
+"""Rules that translate exceptions of libraries into those that the bus classifies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a command after a failed attempt: as a line of the log, and kept for a look."""
+"""The log line about a failed attempt, and the last exceptions of a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers: who carries out which command, and how its payload is decoded."""
+"""Handlers: which function carries out which command, and how its payload is decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a worker is doing, in a word and in words.
+"""The health of a worker: a state, and the reasons for it.
 
 Only the machinery counts: claims, settles, renewals, threads, connections. What handlers raise is the
 business of their commands.
@@ -51,7 +51,7 @@ class HealthReport(msgspec.Struct, frozen=True):
     last_stall: str | None
     """Where the event loop was when it was last found blocked."""
     causes: tuple[Cause, ...] = ()
-    """Why it is CRITICAL, in a word each; none if a restart would not help."""
+    """Why it is CRITICAL, one code each; empty if a restart would not help."""
 
 
 def unimpaired() -> None:

@@ -109,7 +109,7 @@ def _waiting(
         try:
             try:
                 result = await function(command, context)
-            except BaseException as error:  # the layer may have a word about it
+            except BaseException as error:  # the layer sees the exception
                 await steps.athrow(error)
             else:
                 await steps.asend(result)
@@ -131,7 +131,7 @@ def _inside(
         try:
             stack.enter()
             result = await function(command, context)
-        except BaseException as error:  # every layer may have a word about it
+        except BaseException as error:  # every layer sees the exception
             return stack.failed(error)
         return stack.succeeded(result)
 

@@ -1,4 +1,4 @@
-"""What may be said about a handler where it is registered, and how it is checked."""
+"""The options of a handler's registration, and their checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker serves: domains, and the handlers of one or several registries."""
+"""The domains that a worker serves, and the handlers of one or several registries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the signature of a handler says: whether it can be one, and how its payload is decoded."""
+"""Signatures of handlers: whether a function can be one, and how its payload is decoded."""
 
 from __future__ import annotations
 

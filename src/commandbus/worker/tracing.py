@@ -1,4 +1,4 @@
-"""What a worker tells of its runs to a tracer."""
+"""The spans of a worker's runs."""
 
 from __future__ import annotations
 

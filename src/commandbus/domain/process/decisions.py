@@ -1,4 +1,4 @@
-"""What follows from what in a process: pure decisions, without waiting, clock or store.
+"""The decisions of a process: pure, without waiting, clock or store.
 
 A `Decision` is a working copy of one process. An event is applied to it, and it collects what has to be
 done: commands to send, processes to start, commands to call off, notes for the audit. When a method of

@@ -1,4 +1,4 @@
-"""What a process is at one moment, and what happened to it."""
+"""The state of a process, and its events."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
         return with_pending(admitted.results, commands, pending)
 
     def _known(self, commands: Sequence[NewCommand]) -> tuple[dict[Key, UUID], set[tuple[UUID, str]]]:
-        """Who holds the unique keys of commands, and which of them were sent before."""
+        """The holders of the unique keys of commands, and which of them were sent before."""
         state = self._state
         holders: dict[Key, UUID] = {}
         known: set[tuple[UUID, str]] = set()

@@ -1,7 +1,7 @@
 """Two heaps: what may run, by priority, and what may not yet, by time.
 
 Kept apart, so that a future command of high priority never delays a ready one, and a million delayed
-commands cost nothing to those who take ready ones.
+commands cost nothing when ready ones are taken.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the memory engine remembers: the tables of the SQL engines, as dictionaries."""
+"""The state of the memory engine: the tables of the SQL engines, as dictionaries."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Domain:
     held: dict[str, list[tuple[int, int, Entry]]] = field(default_factory=dict)
     """What waits at gates, in order, by gate."""
     permits: dict[str, set[int]] = field(default_factory=dict)
-    """Who passed a gate and has not ended."""
+    """Commands that passed a gate and have not ended."""
     passed: dict[int, list[str]] = field(default_factory=dict)
     """The same, by command."""
     touched: dict[str, int] = field(default_factory=dict)

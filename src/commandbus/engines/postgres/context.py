@@ -1,4 +1,4 @@
-"""What the parts of the PostgreSQL store share."""
+"""The context that the parts of the PostgreSQL store share."""
 
 from __future__ import annotations
 

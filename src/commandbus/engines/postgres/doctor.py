@@ -1,4 +1,4 @@
-"""What ails a PostgreSQL database, as far as the bus is concerned, and what to do about it."""
+"""Checks of a PostgreSQL database for `commandbus db doctor`, each with its remedy."""
 
 from __future__ import annotations
 
@@ -225,8 +225,8 @@ class _Examination:
         if not self._place.notify or listening >= processes:
             return Finding("listeners", _OK, value)
         advice = (
-            "A worker process hears no wake-ups: see its health and its log. One that ended without "
-            "a word is counted for five more minutes, one with notify=off or pooler=on always."
+            "A worker process hears no wake-ups: see its health and its log. One that was killed "
+            "is counted for five more minutes, one with notify=off or pooler=on always."
         )
         return Finding("listeners", _WARNING, value, advice)
 

@@ -1,4 +1,4 @@
-"""What psycopg does in one way for threads and in another for asyncio; the rest is written once.
+"""The parts of psycopg that differ between threads and asyncio; the rest is written once.
 
 The methods are coroutines in both. Those for threads block and never suspend (`store.waiting`).
 """

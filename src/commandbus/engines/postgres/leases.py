@@ -1,4 +1,4 @@
-"""What this process knows about the leases it took, so that a settle needs no look before it writes.
+"""The leases that this process took, in memory, so that a settle needs no read before it writes.
 
 Membership is a fact about a claim and never changes; what is left of a lease is only guessed, and the
 version proves the guess at the server. Values are replaced, never changed: several threads may look.

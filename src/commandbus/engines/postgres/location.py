@@ -60,7 +60,7 @@ _DEFAULTS: dict[str, Any] = {
     "connect_timeout": 10,
     # A demoted primary accepts connections and refuses writes; it must not look healthy.
     "target_session_attrs": "read-write",
-    # A peer that vanished without a word is noticed within half a minute.
+    # A peer that vanished without closing its connection is noticed within half a minute.
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,

@@ -93,7 +93,7 @@ class Sender(Part):
             keyed = any(command.unique_key is not None for command in commands)
             whole = pending or (keyed and len(commands) > 1) or len(commands) > CHUNK
             kind = Statement if whole else Coalescing
-            # Keys are taken in order, so that two who want the same ones do not wait for each other.
+            # Keys are taken in order, so that two senders of the same ones cannot deadlock.
             size = len(commands) if keyed else CHUNK
             for first in range(0, len(commands), size):
                 results += yield from self._insert_chunk(commands[first : first + size], kind)

@@ -1,7 +1,7 @@
 """Group commit: rows of concurrent sends of one process travel in one statement.
 
 While one statement is on its way, others wait and go together with the next; a lone send goes at once.
-Those who were carried together tend to come back together: the first of them waits a moment for the
+Calls that were sent together tend to come back together: the first of them waits a moment for the
 others, or it would travel alone and they after it, twice as many round trips. The busier the process,
 the larger the groups. When a group fails, each of its members is sent alone, so that a failing one does
 not fail the others.
@@ -36,7 +36,7 @@ class PendingSend:
         self.answer: Rows = ()
         self.error: BaseException | None = None
         self.leads = False
-        """It is this one's turn to carry those who wait, instead of being carried."""
+        """This call executes for all that wait, instead of waiting itself."""
         self.turn = threading.Lock()
         self.turn.acquire()
 
@@ -47,7 +47,7 @@ class PendingSend:
 
 
 class SharedLane:
-    """For threads: one of those who wait executes for all, then hands over to the next."""
+    """For threads: one of the waiting calls executes for all, then hands over to the next."""
 
     def __init__(self, execute: Callable[[Coalescing], Rows]) -> None:
         self._execute = execute
@@ -86,7 +86,7 @@ class SharedLane:
         return pending.result()
 
     def _gather(self) -> None:
-        """Wait a moment for those who were carried last: they are about to come back."""
+        """Wait a moment for the callers of the last group: they are about to come back."""
         with self._lock:
             if len(self._waiting) >= self._crowd:
                 return
@@ -144,7 +144,7 @@ class SharedLane:
 
 
 class AsyncSharedLane:
-    """For asyncio: who is alone sends at once; for those who come meanwhile a task executes, so that a
+    """For asyncio: a single call is sent at once; for later ones a task executes, so that a
     sender that gives up does not fail the others."""
 
     def __init__(self, execute: Callable[[Coalescing], Awaitable[Rows]]) -> None:
@@ -179,7 +179,7 @@ class AsyncSharedLane:
         try:
             while self._waiting:
                 if len(self._waiting) < self._crowd:
-                    await asyncio.sleep(0)  # those who were carried last are about to come back
+                    await asyncio.sleep(0)  # the callers of the last group are about to come back
                 arrivals, self._waiting = self._waiting, []
                 futures = {id(pending): done for pending, done in arrivals}
                 rest = [pending for pending, _ in arrivals]

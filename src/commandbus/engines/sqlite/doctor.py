@@ -73,7 +73,7 @@ class SqliteAdministration:
 
     def roles(self) -> str:
         raise ConfigurationError(
-            "SQLite has no roles: who may write the file may do everything. Use the rights of the "
+            "SQLite has no roles: write access to the file allows everything. Use the rights of the "
             "file, or PostgreSQL."
         )
 

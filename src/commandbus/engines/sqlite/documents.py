@@ -22,7 +22,7 @@ class SqliteDocuments:
 
     def ledger_mark(self) -> Op[int | None]:
         yield from ()
-        return None  # who can write the links can write everything
+        return None  # a program that can write the links can write everything
 
     def get_document(self, kind: str, key: str) -> Op[Document | None]:
         rows = yield Statement(SQL.get, (kind, key))

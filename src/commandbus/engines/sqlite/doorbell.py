@@ -47,7 +47,7 @@ _bells: WeakSet[Bell] = WeakSet()
 
 
 def mask_of(domains: Iterable[str]) -> int:
-    """A bit for each domain. Domains that share one cost a look in vain."""
+    """A bit for each domain. Domains that share one cause a needless claim."""
     mask = 0
     for domain in domains:
         mask |= 1 << crc32(domain.encode()) % _BITS

@@ -14,6 +14,7 @@ import os
 import queue
 import sqlite3
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -46,7 +47,7 @@ class _Order:
         self.result: Any = None
 
 
-class Lane:
+class Lane(ABC):
     """A thread with a connection. Subclasses say how a group of ops becomes transactions."""
 
     def __init__(self, name: str, connect: Callable[[], sqlite3.Connection]) -> None:
@@ -139,9 +140,9 @@ class Lane:
             with self._turn:
                 self.connection.close()
 
+    @abstractmethod
     def perform(self, group: list[_Order]) -> None:
         """Run a group and answer each future exactly once."""
-        raise AssertionError("a lane knows how to perform")
 
     def execute(self, statement: Statement) -> Rows:
         try:

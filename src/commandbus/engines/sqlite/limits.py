@@ -1,6 +1,6 @@
 """Gates in the SQLite file: what waits for its group, its limits or a worker with the right tags.
 
-Under the write lock everything here is exact: who passed, what is left in a bucket, who is first.
+Under the write lock everything here is exact: permits in use, tokens left in a bucket, and the order.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class SqliteGates:
     def _granted(
         self, domain: str, limits: dict[str, Limit], gate: str, ageing: int | None, now: int
     ) -> Op[list[Held]]:
-        """Who may pass a gate now."""
+        """The commands that may pass a gate now."""
         limit, running, full_at = limit_at(limits, domain, gate), 0, 0
         if limit.concurrency is not None:
             running = scalar((yield Statement(SQL.running, (domain, gate))))
@@ -270,7 +270,7 @@ class SqliteGates:
             yield Wake(domain, None, everyone=placed)
 
     def _passed(self, heads: Sequence[Head]) -> Op[set[int]]:
-        """Who of them passed a gate."""
+        """Those of them that passed a gate."""
         seqs = as_json([head.seq for head in heads])
         return {seq for (seq,) in (yield Statement(SQL.permits_of, (seqs,)))}
 

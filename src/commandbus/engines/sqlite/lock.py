@@ -1,6 +1,6 @@
 """One writer at a time, across processes, without polling.
 
-SQLite's own lock makes those who wait sleep and try again, which starves some of them for seconds when
+SQLite's own lock makes those that wait sleep and try again, which starves some of them for seconds when
 ten processes write. A lock of the operating system queues them and wakes the next at once. It is also
 held while the write-ahead log is folded back, which keeps older SQLite libraries (before 3.51.3) clear
 of a race between a checkpoint and a writer.

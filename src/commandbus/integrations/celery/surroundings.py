@@ -1,4 +1,4 @@
-"""What an app is surrounded by: modules that it imports, receivers that it calls, remote control."""
+"""The surroundings of a Celery app: imported modules, signal receivers, remote control."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What actions answer, to programs of the API and to `--json` alike."""
+"""The answers of actions, for the API and for `--json` alike."""
 
 from __future__ import annotations
 

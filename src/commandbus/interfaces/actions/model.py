@@ -1,4 +1,4 @@
-"""What a row of the table says: an action, its subject, and its parameters.
+"""A row of the table of operator actions: an action, its subject, and its parameters.
 
 A row names its operation by text, because `commandbus --help` reads the table and must not import the
 operations. A test resolves every name and compares the parameters with the operation's signature.

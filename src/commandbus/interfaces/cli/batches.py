@@ -215,15 +215,7 @@ def _bar(record: BatchRecord, width: int) -> Any:
 def commands(
     look: Look,
     batch_id: Id,
-    status: Annotated[
-        str | None,
-        typer.Option(
-            "--status",
-            "-s",
-            help="pending, running, completed, failed, canceled or parked.",
-            autocompletion=completing.statuses,
-        ),
-    ] = None,
+    status: options.Status = None,
 ) -> Found:
     """List the commands of a batch, newest first."""
     record = find(look.bus, batch_id)

@@ -63,7 +63,7 @@ async def carry_out(command: Command[Load], context: HandlerContext) -> dict[str
 
 
 def _crash(context: HandlerContext) -> None:
-    """End the process without a word, the first time; but never a process that is not a worker's."""
+    """Kill the process, the first time; but never a process that is not a worker's."""
     if not serving.is_worker_process:
         raise PermanentCommandError("LOAD_CRASH", "only a process of `commandbus worker` may crash")
     if context.crashes == 0:

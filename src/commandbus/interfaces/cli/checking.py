@@ -29,7 +29,7 @@ def check(
     ] = None,
     sample: Annotated[
         int | None,
-        typer.Option("--sample", min=1, help="Only so many of the newest per domain and status."),
+        typer.Option("--sample", min=1, help="Only this many of the newest per domain and status."),
     ] = None,
     url: options.Url = None,
     json: options.Json = False,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commandbus.domain.page import Page
-from commandbus.interfaces.cli import completing, finding, options, output, target, text
+from commandbus.interfaces.cli import finding, options, output, target, text
 from commandbus.interfaces.cli.exits import CliError, Exit
 from commandbus.interfaces.cli.lists import Found, Look, listing
 from commandbus.interfaces.cli.output import Column, field_of, id_column
@@ -50,15 +50,7 @@ def list_(
     ] = None,
     domain: options.Domain = None,
     command_type: options.Type = None,
-    status: Annotated[
-        str | None,
-        typer.Option(
-            "--status",
-            "-s",
-            help="pending, running, completed, failed, canceled or parked.",
-            autocompletion=completing.statuses,
-        ),
-    ] = None,
+    status: options.Status = None,
     tag: Annotated[str | None, typer.Option("--tag", help="Only with this tag.")] = None,
     internal: Annotated[
         bool, typer.Option("--internal", help="With the commands of the bus itself, such as replies.")

@@ -1,4 +1,4 @@
-"""What a shell offers for a value: asked of the store, and silent where it has no answer in time."""
+"""Shell completion of values: read from the store, and empty where it does not answer in time."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def add(
         typer.Option("--url", metavar="URL", help="The store; - reads it from standard input."),
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Change one that exists.")] = False,
-    use: Annotated[bool, typer.Option("--use", help="Use it from now on.")] = False,
+    use: Annotated[bool, typer.Option("--use", help="Make it the current context.")] = False,
     json: options.Json = False,
 ) -> None:
     """Give a store a name.
@@ -97,7 +97,7 @@ def _report(shown: Shown | None, message: str, json: bool) -> None:
 
 def use(
     name: MaybeName = None,
-    none: Annotated[bool, typer.Option("--none", help="Use no context any more.")] = False,
+    none: Annotated[bool, typer.Option("--none", help="Stop using a context.")] = False,
     json: options.Json = False,
 ) -> None:
     """Use a context wherever neither --url, --context nor COMMANDBUS_URL names the store."""

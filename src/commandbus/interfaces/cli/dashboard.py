@@ -49,7 +49,7 @@ def dashboard(
         list[str] | None, typer.Option("--redact", help="A key whose values are hidden; repeatable.")
     ] = None,
     root_path: Annotated[
-        str, typer.Option("--root-path", help="The prefix that a proxy in front takes away.")
+        str, typer.Option("--root-path", help="The path prefix that a proxy removes.")
     ] = "",
     hash_secret: Annotated[
         str | None,
@@ -60,7 +60,7 @@ def dashboard(
         ),
     ] = None,
     algorithm: Annotated[
-        Algorithm, typer.Option("--algorithm", help="With --hash-secret: pbkdf2 where FIPS counts.")
+        Algorithm, typer.Option("--algorithm", help="With --hash-secret: pbkdf2 where FIPS applies.")
     ] = Algorithm.SCRYPT,
     url: options.Url = None,
 ) -> None:

@@ -1,4 +1,4 @@
-"""What all lists share: which columns, which time, in which order, and again and again.
+"""Options that all lists share: columns, range of time, order, and refreshing.
 
 A list is a function that takes a `Look` and returns what it `Found`. `@listing` makes a command of it,
 with --columns, --sort, --watch, --json and --url, and where they make sense --since and --until,

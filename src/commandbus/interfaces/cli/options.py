@@ -36,14 +36,25 @@ Type = Annotated[
     str | None,
     typer.Option("--type", "-t", help="Only this command type.", autocompletion=completing.types),
 ]
+Status = Annotated[
+    str | None,
+    typer.Option(
+        "--status",
+        "-s",
+        help="pending, running, completed, failed, canceled or parked.",
+        autocompletion=completing.statuses,
+    ),
+]
 CommandId = Annotated[
     str,
     typer.Argument(metavar="ID", help="The command's id.", autocompletion=completing.ids("command")),
 ]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many at most.")]
 After = Annotated[
-    str | None, typer.Option("--after", metavar="CURSOR", help="Go on after this cursor.")
+    str | None, typer.Option("--after", metavar="CURSOR", help="Continue after this cursor.")
 ]
+Threads = Annotated[bool, typer.Option("--threads", help="Use threads instead of an event loop.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 Operator = Annotated[
@@ -64,7 +75,7 @@ Sort = Annotated[
 Watch = Annotated[
     str | None,
     typer.Option(
-        "--watch", metavar="[SECONDS]", help="Look again every 2 s, or so often, until Ctrl-C."
+        "--watch", metavar="[SECONDS]", help="Refresh every 2 s, or at this interval, until Ctrl-C."
     ),
 ]
 Reveal = Annotated[bool, typer.Option("--reveal", help="Show secrets in payloads.")]

@@ -1,4 +1,4 @@
-"""What a command prints: a table for a person, TSV for a pipe, JSON for a program.
+"""The output of a command: a table for a terminal, TSV for a pipe, JSON for a program.
 
 Results go to standard output and everything else to standard error, so that a pipe carries data only.
 Nothing here interprets markup: rich gets Text objects with escaped text, never strings.

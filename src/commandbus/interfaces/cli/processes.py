@@ -247,10 +247,8 @@ def _declarations(app: str) -> list[Any]:
 def route(
     app: App,
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Loops.")] = 1,
-    threads: Annotated[
-        bool, typer.Option("--threads", help="Use threads instead of an event loop.")
-    ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    threads: options.Threads = False,
+    verbose: options.Verbose = False,
     url: options.Url = None,
 ) -> None:
     """Drive the processes of an app on with the replies to their commands, until a signal."""

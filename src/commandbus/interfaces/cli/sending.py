@@ -20,13 +20,13 @@ Domain = Annotated[
     str,
     typer.Argument(
         metavar="DOMAIN",
-        help="Who carries it out, such as payments.",
+        help="The domain, such as payments.",
         autocompletion=completing.domains,
     ),
 ]
 Type = Annotated[
     str,
-    typer.Argument(metavar="TYPE", help="What to do, such as Charge.", autocompletion=completing.types),
+    typer.Argument(metavar="TYPE", help="The type, such as Charge.", autocompletion=completing.types),
 ]
 Data = Annotated[
     str | None, typer.Argument(metavar="DATA", help="JSON, @file, or - for standard input.")

@@ -1,4 +1,4 @@
-"""What signals do to a worker or router in this process.
+"""Signals to a worker or router in this process.
 
 A handler of signals in Python runs in the main thread, between two of its steps; and that thread may be
 in a system call, for as long as an app's handler likes to block the loop. So signals are heard by a

@@ -1,4 +1,4 @@
-"""What looks after a worker process: a watchdog, probes for an orchestrator, signs of life."""
+"""Supervision of a worker process: a watchdog, probes for an orchestrator, a heartbeat file."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Rates:
 
 
 def top(
-    once: Annotated[bool, typer.Option("--once", help="Print one look and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print it once and exit.")] = False,
     plain: Annotated[
         bool, typer.Option("--plain", help="A table without keys, also where textual is installed.")
     ] = False,

@@ -32,7 +32,10 @@ Concurrency = Annotated[
     int, typer.Option("--concurrency", "-c", min=1, help="Handlers that run at once, per process.")
 ]
 Patience = Annotated[
-    str, typer.Option("--shutdown-timeout", metavar="TIME", help="Patience of the first signal.")
+    str,
+    typer.Option(
+        "--shutdown-timeout", metavar="TIME", help="Time for running handlers after the first signal."
+    ),
 ]
 Recycle = Annotated[
     int | None,
@@ -78,7 +81,7 @@ MaxConcurrency = Annotated[
 Ageing = Annotated[
     str | None,
     typer.Option(
-        "--ageing", metavar="TIME", help="Waiting so long counts as one step of priority: 60s."
+        "--ageing", metavar="TIME", help="The waiting time that counts as one step of priority: 60s."
     ),
 ]
 
@@ -102,7 +105,7 @@ UntilIdle = Annotated[
 Reload = Annotated[bool, typer.Option("--reload", help="Restart when code below this folder changes.")]
 Tags = Annotated[
     list[str] | None,
-    typer.Option("--tag", metavar="TAG", help="What this worker has; repeatable."),
+    typer.Option("--tag", metavar="TAG", help="A tag of this worker; repeatable."),
 ]
 Settings = Annotated[
     list[str] | None,
@@ -117,9 +120,7 @@ def worker(
     domains: Domains = None,
     concurrency: Concurrency = 4,
     processes: Annotated[int, typer.Option("--processes", min=1, help="Worker processes.")] = 1,
-    threads: Annotated[
-        bool, typer.Option("--threads", help="Use threads instead of an event loop.")
-    ] = False,
+    threads: options.Threads = False,
     shutdown_timeout: Patience = "25s",
     recycle_after: Recycle = None,
     until_idle: UntilIdle = None,
@@ -137,7 +138,7 @@ def worker(
         LogFormat,
         typer.Option("--log-format", help="Lines for people, or JSON with the command's ids."),
     ] = LogFormat.TEXT,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    verbose: options.Verbose = False,
     listen_url: options.ListenUrl = None,
     url: options.Url = None,
 ) -> None:

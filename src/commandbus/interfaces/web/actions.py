@@ -1,4 +1,4 @@
-"""What can be done: the actions of the table, for a form and for a program alike, and sending."""
+"""Operator actions of the table and sending, for forms and API alike."""
 
 from __future__ import annotations
 

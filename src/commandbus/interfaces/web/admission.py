@@ -1,4 +1,4 @@
-"""What every request passes: identity, role and size; and the headers of every answer."""
+"""Checks of every request: identity, role and size; and the headers of every answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who a request is from: an account by session or token, a user of the app around the dashboard, or
+"""Authentication of a request: an account by session or token, a user of the surrounding app, or
 without both a browser at this machine."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the processes of a dashboard know of each other's sign-ins, through the store.
+"""Sign-ins that the processes of a dashboard share through the store.
 
 Without it a guesser would have as many tries as there are processes, and a session that was ended in
 one would go on in the others. A store that is down, or a database role that may not write, must not

@@ -1,4 +1,4 @@
-"""What forms do: the fields of a form become the same values that the API takes."""
+"""HTML forms: their fields become the same values that the API takes."""
 
 from __future__ import annotations
 

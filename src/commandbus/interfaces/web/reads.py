@@ -1,4 +1,4 @@
-"""What can be looked at: the answers behind every page and every read of the API. Secrets are hidden
+"""Reads: the answers behind every page and every GET of the API. Secrets are hidden
 here, once, so that nothing further out ever sees them."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What comes in and goes out, for pages and programs alike: one set of values for both."""
+"""The values of requests and answers, one set for pages and API."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Sessions of browsers: signed cookies that expire, and that end with a change of their account.
 
 A cookie is signed and not stored, so every process of an app with the same secret accepts it. It names
-the account and holds a digest of its secret: who was removed, or has a new password, is signed out.
+the account and holds a digest of its secret: removing it or changing its password ends its sessions.
 """
 
 from __future__ import annotations

@@ -6,14 +6,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar, assert_never
 
 from commandbus.domain.moment import Duration
-from commandbus.errors import StoreUnavailable
 from commandbus.runtimes.asyncio.background import Background
 from commandbus.runtimes.asyncio.bus import CommandBus
 from commandbus.runtimes.asyncio.facade import awaiting_own, awaiting_own_flow
@@ -22,7 +21,6 @@ from commandbus.runtimes.asyncio.lifespan import enter_lifespans
 from commandbus.runtimes.asyncio.offload import ThreadPerCall
 from commandbus.runtimes.asyncio.stall import LoopStall, StallMonitor
 from commandbus.runtimes.containment import (
-    CANCEL_SECONDS,
     OverTime,
     bounded,
     take_cancellation,
@@ -34,14 +32,12 @@ from commandbus.runtimes.signals import StopBySignal
 from commandbus.runtimes.worker import RuntimeWorker
 from commandbus.store.records import Settlement
 from commandbus.worker import effects
-from commandbus.worker.completing import confirm, unconfirmed
 from commandbus.worker.context import HandlerContext
+from commandbus.worker.ending import CANCEL_SECONDS
 from commandbus.worker.events import (
     STATES,
     Event,
     Finished,
-    Settled,
-    SettleFailed,
     StopRequested,
     Tick,
     Withdrawn,
@@ -247,11 +243,11 @@ class Worker(Background, RuntimeWorker[CommandBus]):
                 self._wake_slots(1)
             case effects.Settle(batch):
                 self.health_status.asked("settle")
-                self._spawn(self._settle(batch))
+                self._spawn(self._answer_settle(batch, self._engine.reserved_async_session.run))
             case effects.Claim():
                 self.health_status.asked("claim")
                 self._engine.hub.arm(self._waiter)
-                self._spawn(self._claim(effect))
+                self._spawn(self._answer_claim(effect, self._engine.reserved_async_session.run))
             case effects.Forget() | effects.PassOn():
                 self._perform_here(effect)
             case effects.Withdraw(lease_ids):
@@ -296,22 +292,13 @@ class Worker(Background, RuntimeWorker[CommandBus]):
                 self._canceling.add(slot)
                 slot.cancel()
 
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
+    def _spawn(self, answer: Coroutine[Any, Any, Event]) -> None:
+        task = asyncio.ensure_future(self._post_answer(answer))
         self._effects.add(task)
         task.add_done_callback(self._effects.discard)
 
-    async def _claim(self, effect: effects.Claim) -> None:
-        self._post(await self._answer_claim(effect, self._engine.reserved_async_session.run))
-
-    async def _settle(self, batch: list[Settlement]) -> None:
-        try:
-            report = await self._engine.reserved_async_session.run(self._engine.store.settle(batch))
-        except Exception as error:  # every effect answers; the core keeps the batch
-            self._post(SettleFailed(error, isinstance(error, StoreUnavailable)))
-        else:
-            self._post(Settled(report))
-            self._note(report)
+    async def _post_answer(self, answer: Coroutine[Any, Any, Event]) -> None:
+        self._post(await answer)
 
     # Slots: as many tasks as handlers may run at once, each taking one command after another.
 
@@ -456,14 +443,8 @@ class Worker(Background, RuntimeWorker[CommandBus]):
         return self._execution.succeeded(call, result, _since(began))
 
     async def _confirm(self, call: Call, settlement: Settlement) -> Settlement:
-        """Whether the transaction of a handler's own was committed."""
         await take_cancellation()  # what the handler left behind must not end this look
-        try:
-            op = confirm(self._execution, call, settlement)
-            return await self._engine.async_session.run(op, read=True)
-        except Exception as error:  # the store refuses what it must, later
-            logger.warning("cannot see how %s ended: %s", call.claimed.command_id, error)
-            return unconfirmed(self._execution, call, settlement)
+        return await self._confirmed(call, settlement, self._engine.async_session.run)
 
     def _invoke(self, call: Call) -> Any:
         function: Callable[..., Any] = call.handler.function
@@ -473,7 +454,7 @@ class Worker(Background, RuntimeWorker[CommandBus]):
         return self._threads.call(partial(run, function, call.command, call.context))
 
     async def _wind_up(self) -> None:
-        """Let go of everything, in the order that loses nothing."""
+        """Release everything, in an order that loses no outcome."""
         budget = Budget()
         self._engine.hub.unregister(self._waiter)
         left = self._slots | self._left_behind

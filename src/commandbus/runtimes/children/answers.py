@@ -1,4 +1,4 @@
-"""What a child process asks for, done by its worker for the command that the child runs."""
+"""Requests of a child process, carried out by its worker for the command that the child runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The slots of the thread runtime: named threads that take one command after another.
 
 A slot that finds work takes no lock: threads that meet at one for every command stand in line for
-it, and the interpreter has to hand over from one to the next each time. What they share is touched by
+it, and each hand-over costs a switch of threads. What they share is touched by
 single operations of deques and dictionaries, which nothing interrupts; only falling asleep and waking
 others is done under the lock.
 
@@ -18,9 +18,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from math import ceil
 
-from commandbus.runtimes.containment import CANCEL_SECONDS
 from commandbus.runtimes.threads.loop import LoopCall
 from commandbus.store.records import Claimed, Settlement
+from commandbus.worker.ending import CANCEL_SECONDS
 from commandbus.worker.execution import Call
 from commandbus.worker.ready import ReadyQueue, drained
 
@@ -86,7 +86,7 @@ class Slots:
         self._handler_seconds: float | None = None
         """How long most handlers take."""
         self._running: dict[Slot, Call] = {}
-        """Who takes a call out ends it: its own thread by finishing, or another by giving it up."""
+        """The thread that removes a call ends it: its own by finishing, or another by giving it up."""
         self._interrupted = False
         self._changed = threading.Condition()
         self._members: set[Slot] = set()
@@ -126,7 +126,7 @@ class Slots:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether something may finish without a word, because more is ready."""
+        """Whether something may finish without waking the loop, because more is ready."""
         return bool(self._ready.waiting or self._finished)
 
     def start(self, claimed: list[Claimed]) -> None:
@@ -154,7 +154,7 @@ class Slots:
 
     def collect(self) -> list[Settlement]:
         """What finished since the last call."""
-        # First this: who finishes from now on tells again.
+        # First this: a thread that finishes from now on wakes the loop again.
         self._told = False
         return drained(self._finished)
 
@@ -228,7 +228,7 @@ class Slots:
             if slot.runs:
                 slot.runs = False
                 if self._running.pop(slot, None) is None:
-                    with self._changed:  # the caller that gave it up has said so
+                    with self._changed:  # the caller that gave it up has recorded that
                         self._on_returned()
                     return
             assert settlement is not None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError as FutureCanceled
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import ExitStack
@@ -15,8 +14,7 @@ from math import inf
 from typing import Any, TypeVar, assert_never
 
 from commandbus.domain.moment import Duration
-from commandbus.errors import StoreUnavailable
-from commandbus.runtimes.containment import CANCEL_SECONDS, uncontained
+from commandbus.runtimes.containment import uncontained
 from commandbus.runtimes.farewell import Budget
 from commandbus.runtimes.signals import StopBySignal
 from commandbus.runtimes.threads.background import Background
@@ -30,15 +28,13 @@ from commandbus.runtimes.worker import RuntimeWorker
 from commandbus.store.records import Claimed, Settlement
 from commandbus.store.waiting import done, finish
 from commandbus.worker import effects
-from commandbus.worker.completing import confirm, unconfirmed
 from commandbus.worker.context import SyncHandlerContext
+from commandbus.worker.ending import CANCEL_SECONDS
 from commandbus.worker.events import (
     STATES,
     Event,
     Finished,
     Resized,
-    Settled,
-    SettleFailed,
     StopRequested,
     Tick,
     Withdrawn,
@@ -47,7 +43,6 @@ from commandbus.worker.execution import Call
 from commandbus.worker.pace import HAND_IN_SECONDS
 
 T = TypeVar("T")
-logger = logging.getLogger("commandbus.worker")
 
 SHORT_PATIENCE = 0.25
 LOOP_SECONDS = 1.0
@@ -258,19 +253,11 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
                 assert_never(effect)
 
     def _claim(self, effect: effects.Claim) -> None:
-        session = self._engine.reserved_session
-        self._inbox.put(
-            finish(self._answer_claim(effect, lambda op, **how: done(session.run(op, **how))))
-        )
+        self._inbox.put(finish(self._answer_claim(effect, _blocking(self._engine.reserved_session))))
 
     def _settle(self, effect: effects.Settle) -> None:
-        try:
-            report = self._engine.reserved_session.run(self._engine.store.settle(effect.batch))
-        except Exception as error:  # every effect answers; the core keeps the batch
-            self._inbox.put(SettleFailed(error, isinstance(error, StoreUnavailable)))
-        else:
-            self._inbox.put(Settled(report))
-            self._note(report)
+        session = self._engine.reserved_session
+        self._inbox.put(finish(self._answer_settle(effect.batch, _blocking(session))))
 
     # A slot's work: in its own thread.
 
@@ -284,12 +271,7 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
         self._execution.ended(claimed)
         if settlement is None or begun.context.completion is None:
             return settlement
-        try:
-            op = confirm(self._execution, begun, settlement)
-            return self._engine.session.run(op, read=True)
-        except Exception as error:  # the store refuses what it must, later
-            logger.warning("cannot see how %s ended: %s", claimed.command_id, error)
-            return unconfirmed(self._execution, begun, settlement)
+        return finish(self._confirmed(begun, settlement, _blocking(self._engine.session)))
 
     def _patience_for(self, call: Call) -> float:
         """Seconds after which the pump looks whether a call must be given up."""
@@ -346,7 +328,7 @@ class SyncWorker(Background, RuntimeWorker[SyncCommandBus]):
         self._slots.stop_calls(seqs)
 
     def _wind_up(self) -> None:
-        """Let go of everything, in the order that loses nothing."""
+        """Release everything, in an order that loses no outcome."""
         budget = Budget()
         self._engine.hub.unregister(self._waiter)
         self._slots.close(budget.left() / 3)
@@ -389,6 +371,11 @@ class _EffectThread:
     def _run(self) -> None:
         while (effect := self._orders.get()) is not None:
             self._perform(effect)
+
+
+def _blocking(session: Any) -> Callable[..., Awaitable[Any]]:
+    """A session's `run` for logic that is written once for both runtimes."""
+    return lambda op, **how: done(session.run(op, **how))
 
 
 def _since(began: float) -> int:

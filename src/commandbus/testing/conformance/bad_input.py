@@ -42,7 +42,7 @@ class BadInputSuite:
     @pytest.mark.parametrize(
         "name", ["", "1st", "a b", "a/b", "x" * 64, "naïve", 'x"; drop table', "a\0", "a\n", None, 7]
     )
-    def test_a_domain_or_type_that_is_no_name_is_refused(self, bus: Harness, name: Any) -> None:
+    def test_an_invalid_domain_or_type_is_refused(self, bus: Harness, name: Any) -> None:
         with pytest.raises(InvalidArgumentError, match=r"domain .* is not a valid name"):
             bus.send(name, "ship")
         with pytest.raises(InvalidArgumentError, match=r"command_type .* is not a valid name"):
@@ -109,11 +109,11 @@ class BadInputSuite:
             bus.send(tags=tags)
         assert len(bus.query()) == 0
 
-    def test_headers_that_are_no_dict_are_refused(self, bus: Harness) -> None:
+    def test_headers_that_are_not_a_dict_are_refused(self, bus: Harness) -> None:
         with pytest.raises(InvalidArgumentError, match="headers must be a dict"):
             bus.send(headers=[("a", 1)])
 
-    def test_a_reply_address_that_is_no_name_is_refused(self, bus: Harness) -> None:
+    def test_an_invalid_reply_address_is_refused(self, bus: Harness) -> None:
         with pytest.raises(InvalidArgumentError, match="reply_to"):
             bus.send(reply_to="not a queue")
 

@@ -88,7 +88,7 @@ class ChainsSuite:
         send_group(bus, 3)
         assert [(int(one.data), one.chain) for one in claim(bus)] == [(0, 0)]
 
-    def test_the_place_stays_with_those_who_are_left(self, bus: Harness) -> None:
+    def test_the_permit_stays_with_the_remaining_commands(self, bus: Harness) -> None:
         ids = send_group(bus, 5)
         chain = claim(bus, chain=2)
         settle(bus, chain[:1])
@@ -99,7 +99,7 @@ class ChainsSuite:
         settle(bus, chain[1:2])
         assert numbers(claim(bus, chain=2)) == [3, 4]
 
-    def test_who_is_given_back_keeps_its_place(self, bus: Harness) -> None:
+    def test_a_command_that_is_given_back_keeps_its_place(self, bus: Harness) -> None:
         send_group(bus, 5)
         chain = claim(bus, chain=3)
         settle(bus, chain[2:], Released("stopping", 0.0))

@@ -154,7 +154,7 @@ class GroupsSuite:
         stats = bus.stats()
         assert (stats.ready, stats.held, stats.running) == (1, 1, 1)
 
-    def test_why_names_who_runs(self, bus: Harness) -> None:
+    def test_why_names_the_running_command(self, bus: Harness) -> None:
         first = bus.send(DOMAIN, "ship", 1, group_key="k")
         second = bus.send(DOMAIN, "ship", 2, group_key="k")
         assert take_all(bus, bus.worker()) == [1]

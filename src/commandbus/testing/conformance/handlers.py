@@ -257,7 +257,7 @@ class HandlersSuite(BothForms):
         with pytest.raises(InvalidArgumentError, match="timeout"):
             HandlerRegistry().register(DOMAIN, "ship", Recorder(), timeout=timeout)
 
-    def test_a_retry_that_is_no_policy_is_refused(self) -> None:
+    def test_a_retry_that_is_not_a_policy_is_refused(self) -> None:
         with pytest.raises(ConfigurationError, match="RetryPolicy"):
             HandlerRegistry().register(DOMAIN, "ship", Recorder(), retry=3)  # type: ignore[arg-type]
 

@@ -164,7 +164,7 @@ class WhySuite:
         bus.advance(20)
         assert codes(bus, command_id) == ["NO_WORKER", "EXPIRED"]
 
-    def test_who_has_the_tags_must_have_the_handler_too(self, bus: Harness) -> None:
+    def test_a_worker_with_the_tags_needs_the_handler_too(self, bus: Harness) -> None:
         require(bus, "gates")
         able, tagged = registry_of(ship=lambda command, context: None), HandlerRegistry()
         tagged.register(DOMAIN, "other", lambda command, context: None)
@@ -369,7 +369,7 @@ class RedriveSuite:
         assert steps_seen == [(1, 3), (2, 3)]
         assert (report.done, report.stopped) == (2, True)
 
-    def test_a_canary_goes_on_when_it_lives(self, bus: Harness) -> None:
+    def test_the_rest_is_retried_when_the_canary_completes(self, bus: Harness) -> None:
         for _ in range(5):
             park(bus)
         with bus.run_worker(registry_of(ship=lambda command, context: None)):

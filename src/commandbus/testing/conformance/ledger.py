@@ -335,7 +335,7 @@ class LedgerSuite:
         report = verify(bus)
         assert (report.links, report.problems) == (1, [])
 
-    def test_of_many_who_link_what_callers_left_one_does(self, bus: Harness) -> None:
+    def test_of_many_concurrent_linkers_one_links_what_callers_left(self, bus: Harness) -> None:
         for _ in range(3):
             cancel_within(bus)
         scope = bus.bus.scope

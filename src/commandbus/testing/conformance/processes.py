@@ -222,7 +222,7 @@ class ProcessSuite:
         assert sagas.happened(stranger) == ["REPLY_IGNORED"]
         assert bus.stats("book_trip.replies").parked == 0
 
-    def test_what_is_no_reply_is_parked(self, bus: Harness) -> None:
+    def test_an_invalid_reply_is_parked(self, bus: Harness) -> None:
         sagas = Sagas(bus, BookTrip)
         bus.send("book_trip.replies", "gossip")
         smuggle(bus, "book_trip.replies", REPLY_TYPE, {"no": "reply"}, uuid4())

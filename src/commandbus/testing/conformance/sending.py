@@ -55,7 +55,7 @@ class SendingSuite(BothForms):
         assert bus.stats().depth == 2
 
     @pytest.mark.parametrize("key", ["", "a" * 256, "line\nbreak", 7])
-    def test_what_is_no_idempotency_key_is_refused(self, bus: Harness, key: Any) -> None:
+    def test_an_invalid_idempotency_key_is_refused(self, bus: Harness, key: Any) -> None:
         with pytest.raises(InvalidArgumentError, match="idempotency_key must be printable text"):
             bus.send(idempotency_key=key)
 

@@ -1,8 +1,8 @@
-"""What a worker and its child processes say to each other, and how it is framed.
+"""The messages between a worker and its child processes, and their framing.
 
 Each message is MessagePack with its length in front. The worker sends a call; until the child reports
 its end, the child may ask for things of the store, which the worker does and answers one by one. Each
-of these messages has the number of its call, so that nothing that one call has left behind speaks for
+of these messages has the number of its call, so that no late message of one call is taken for one of
 another. Only plain values cross: no pickle, and no code but the name of a registered handler.
 """
 

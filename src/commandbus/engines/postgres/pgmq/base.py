@@ -1,4 +1,4 @@
-"""What the parts of the PGMQ transport share: the queues, and how they come about."""
+"""The base of the parts of the PGMQ transport: the queues, and how they are made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators decide, over PGMQ: a waiting command is a message that moves, goes or comes back."""
+"""Operator actions over PGMQ: a waiting command is a message that is moved, deleted or sent again."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def demo(
     ] = 3000,
     seed: Annotated[int, typer.Option("--seed", help="The same seed, the same commands.")] = 7,
     crash: Annotated[
-        bool, typer.Option("--crash/--no-crash", help="Kill a worker process on the way.")
+        bool, typer.Option("--crash/--no-crash", help="Kill a worker process during the run.")
     ] = True,
     timeout: Annotated[
         str, typer.Option("--timeout", metavar="TIME", help="Give up after this time.")

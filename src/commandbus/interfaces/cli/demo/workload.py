@@ -1,4 +1,4 @@
-"""What the demo sends, and the handlers that carry it out.
+"""The commands of the demo, and their handlers.
 
 Each command carries its fate, so that the demo knows in advance how it must end and can check itself:
 most succeed, some only at the second or third attempt, some are refused by a business rule, and a few

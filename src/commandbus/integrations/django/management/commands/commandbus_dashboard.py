@@ -24,9 +24,7 @@ class Command(BaseCommand):  # type: ignore[misc]
         parser.add_argument("--host", default="127.0.0.1", help="Where to listen.")
         parser.add_argument("--port", type=int, default=8_080, help="0 means any free port.")
         parser.add_argument("--accounts", type=Path, help="Who may sign in: a TOML file of accounts.")
-        parser.add_argument(
-            "--root-path", default="", help="The prefix that a proxy in front takes away."
-        )
+        parser.add_argument("--root-path", default="", help="The path prefix that a proxy removes.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
