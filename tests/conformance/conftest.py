@@ -20,12 +20,13 @@ from tests.support.extent import EVERYTHING
 
 __all__ = ["bus", "configuration", "open_bus", "runtime"]
 
-ENGINES = [
-    "memory",
-    "sqlite",
-    pytest.param("postgres", marks=pytest.mark.postgres),
-    pytest.param("pgmq", marks=[pytest.mark.postgres, pytest.mark.pgmq]),
-]
+ENGINES: dict[str, tuple[pytest.MarkDecorator, ...]] = {
+    "memory": (),
+    "sqlite": (),
+    "postgres": (pytest.mark.postgres,),
+    "pgmq": (pytest.mark.postgres, pytest.mark.pgmq),
+}
+RUNTIMES = ("asyncio", "threads")
 
 HERE = Path(__file__).parent
 ABOUT_CALLS = {
@@ -45,49 +46,49 @@ ABOUT_WAITING = {
 """Where what a runtime waits for is the store's: its doorbell, its timers and its locks."""
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Each behaviour is tried on every engine and in both runtimes, and not in every pair of them: on
     PostgreSQL and SQLite in one runtime, over PGMQ and in memory in the other. Which one that is
     alternates from test to test. What an engine has no part in is tried on fewer. With
     COMMANDBUS_TEST=everything all is tried on all."""
-    if EVERYTHING:
+    if not {"configuration", "runtime"} <= set(metafunc.fixturenames):
         return
-    kept: list[pytest.Item] = []
-    left_out: list[pytest.Item] = []
-    for item in items:
-        (kept if _is_tried(item) else left_out).append(item)
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = kept
+    pairs = [
+        pytest.param(engine, runtime, marks=marks, id=f"{engine}-{runtime}")
+        for engine, marks in ENGINES.items()
+        for runtime in RUNTIMES
+        if EVERYTHING or _is_tried(metafunc.definition, engine, runtime)
+    ]
+    # As a mark, which takes precedence over the parameters that these fixtures have for themselves.
+    chosen = pytest.mark.parametrize(("configuration", "runtime"), pairs, indirect=True)
+    metafunc.definition.add_marker(chosen, append=False)
 
 
-def _is_tried(item: pytest.Item) -> bool:
-    case = getattr(item, "callspec", None)
-    if case is None or not {"configuration", "runtime"} <= case.params.keys():
-        return True
-    engine, runtime = case.params["configuration"], case.params["runtime"]
-    module = item.path.stem.removeprefix("test_") if item.path.parent == HERE else None
-    chosen = zlib.crc32(item.nodeid.split("[")[0].encode())
-    first, second = (("asyncio", "threads"), ("threads", "asyncio"))[chosen % 2]
+def _is_tried(test: pytest.Item, engine: str, runtime: str) -> bool:
+    module = test.path.stem.removeprefix("test_") if test.path.parent == HERE else None
+    chosen = zlib.crc32(test.nodeid.encode())
+    first, second = RUNTIMES if chosen % 2 == 0 else reversed(RUNTIMES)
     if module in ABOUT_CALLS:
         durable = ("sqlite", "postgres", "pgmq")[chosen % 3]
         return (engine, runtime) in ((durable, first), ("memory", second))
     match engine:
         case "postgres":
-            return bool(runtime == first)
+            return runtime == first
         case "sqlite":
             return runtime == first or module in ABOUT_WAITING
         case "pgmq":
             return runtime == second and module not in NOT_ABOUT_QUEUES
         case _:
-            return bool(runtime == second)
+            return runtime == second
 
 
-@pytest.fixture(params=["asyncio", "threads"])
+@pytest.fixture(params=RUNTIMES)
 def runtime(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=[pytest.param(name, marks=marks) for name, marks in ENGINES.items()])
 def configuration(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Configuration:
