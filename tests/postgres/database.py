@@ -73,6 +73,7 @@ def verify_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(schema, "verify_rights", _verified)
 
 
+UPKEEP = "upkeep of tests"
 _idle: dict[tuple[int, str], psycopg.Connection[Any]] = {}
 
 
@@ -83,7 +84,7 @@ def upkeep(url: str) -> Iterator[psycopg.Connection[Any]]:
     key = (os.getpid(), url)
     connection = _idle.pop(key, None)
     if connection is None or not _answers(connection):
-        connection = psycopg.connect(url, autocommit=True, application_name="upkeep of tests")
+        connection = psycopg.connect(url, autocommit=True, application_name=UPKEEP)
         connection.execute("set lock_timeout = '10s'")  # a failed test may have left a transaction open
         atexit.register(connection.close)
     try:
