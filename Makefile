@@ -73,7 +73,8 @@ coverage: $(NEEDS_DEV) ## branch coverage of the thread runtime, health and watc
 
 # What every operating system has to pass.
 embedded: $(NEEDS_TEST) ## the tests that need no server: memory and SQLite
-	@$(RUN)/python -m pytest -q -n 3 -m "not postgres" tests/unit tests/conformance tests/platforms
+	@COMMANDBUS_TEST=everything $(RUN)/python -m pytest -q -n 3 -m "not postgres" \
+		tests/unit tests/conformance tests/platforms
 
 # COMMANDBUS_TEST_POSTGRES=postgresql://… names a server; tests that stop a server are not among these.
 postgres: $(NEEDS_TEST) ## the tests of the PostgreSQL engine on any server

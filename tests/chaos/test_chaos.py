@@ -40,7 +40,7 @@ def test_seconds_of_faults_break_no_promise(tmp_path: Path, place: str) -> None:
         # An outage has seconds of its own: `make chaos` has one in every stay.
         chosen.certain = None
         plan = Plan(
-            chosen, tmp_path, seed=20, seconds=5, calm=0.25, faults_min=8, types=QUICK, operators=True,
+            chosen, tmp_path, seed=20, seconds=4, calm=0.25, faults_min=8, types=QUICK, operators=True,
             mix=MIX, senders=3, redelivery=PATIENCE, load=PATIENCE - 1,
         )  # fmt: skip
         findings = Laboratory(plan).run()

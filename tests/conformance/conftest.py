@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import tempfile
 import zlib
@@ -17,62 +16,79 @@ from commandbus.engines.sqlite.file import PRIVATE
 from commandbus.sync import SyncCommandBus
 from commandbus.testing import Configuration, FakeClock, Harness
 from commandbus.testing.conformance.fixtures import bus, open_bus
+from tests.support.extent import EVERYTHING
 
 __all__ = ["bus", "configuration", "open_bus", "runtime"]
 
-ENGINES = [
-    "memory",
-    "sqlite",
-    pytest.param("postgres", marks=pytest.mark.postgres),
-    pytest.param("pgmq", marks=[pytest.mark.postgres, pytest.mark.pgmq]),
-]
+ENGINES: dict[str, tuple[pytest.MarkDecorator, ...]] = {
+    "memory": (),
+    "sqlite": (),
+    "postgres": (pytest.mark.postgres,),
+    "pgmq": (pytest.mark.postgres, pytest.mark.pgmq),
+}
+RUNTIMES = ("asyncio", "threads")
+
+HERE = Path(__file__).parent
+ABOUT_CALLS = {
+    *("bad_input", "causation", "checking", "defaults", "handlers", "isolation", "lifespans"),
+    *("middleware", "typed", "typed_requests"),
+}
+"""What is done with arguments, handlers and child processes before or after a store is asked."""
+NOT_ABOUT_QUEUES = {
+    *("acting", "audit", "breakers", "cases", "declarations", "ledger", "process_effects"),
+    *("process_parts", "processes", "progress", "recorded_steps", "schedules"),
+}
+"""What is in tables and documents that PGMQ has no part in: its engine is PostgreSQL's for these."""
+ABOUT_WAITING = {
+    *("canceling", "deaths", "leases", "rescuing", "retries", "scheduling", "stopping", "suspects"),
+    *("transactions", "waiting", "wakeups", "worker_loop"),
+}
+"""Where what a runtime waits for is the store's: its doorbell, its timers and its locks."""
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A store decides where commands wait, not how a runtime waits for them: each behaviour is tried on
-    SQLite in both runtimes, in one of them on PostgreSQL, and in the other one over PGMQ and in memory.
-    A child process knows no store, and takes long to start: its behaviours are tried in memory in both
-    runtimes, and on one durable store in one of them. With COMMANDBUS_TEST=everything all is tried on
-    all."""
-    if os.environ.get("COMMANDBUS_TEST") == "everything":
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each behaviour is tried on every engine and in both runtimes, and not in every pair of them: on
+    PostgreSQL and SQLite in one runtime, over PGMQ and in memory in the other. Which one that is
+    alternates from test to test. What an engine has no part in is tried on fewer. With
+    COMMANDBUS_TEST=everything all is tried on all."""
+    if not {"configuration", "runtime"} <= set(metafunc.fixturenames):
         return
-    kept: list[pytest.Item] = []
-    left_out: list[pytest.Item] = []
-    for item in items:
-        in_children = "/test_isolation.py" in item.nodeid
-        again = _in_children_again(item) if in_children else _in_the_other_runtime(item)
-        (left_out if again else kept).append(item)
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = kept
+    pairs = [
+        pytest.param(engine, runtime, marks=marks, id=f"{engine}-{runtime}")
+        for engine, marks in ENGINES.items()
+        for runtime in RUNTIMES
+        if EVERYTHING or _is_tried(metafunc.definition, engine, runtime)
+    ]
+    # As a mark, which takes precedence over the parameters that these fixtures have for themselves.
+    chosen = pytest.mark.parametrize(("configuration", "runtime"), pairs, indirect=True)
+    metafunc.definition.add_marker(chosen, append=False)
 
 
-def _in_children_again(item: pytest.Item) -> bool:
-    case = getattr(item, "callspec", None)
-    if case is None:
-        return False
-    engine = case.params.get("configuration")
-    if engine == "memory" or "runtime" not in case.params:
-        return False
-    chosen = zlib.crc32(item.nodeid.split("[")[0].encode())
-    durable, runtime = ("sqlite", "postgres", "pgmq")[chosen % 3], ("asyncio", "threads")[chosen % 2]
-    return (engine, case.params["runtime"]) != (durable, runtime)
+def _is_tried(test: pytest.Item, engine: str, runtime: str) -> bool:
+    module = test.path.stem.removeprefix("test_") if test.path.parent == HERE else None
+    chosen = zlib.crc32(test.nodeid.encode())
+    first, second = RUNTIMES if chosen % 2 == 0 else reversed(RUNTIMES)
+    if module in ABOUT_CALLS:
+        durable = ("sqlite", "postgres", "pgmq")[chosen % 3]
+        return (engine, runtime) in ((durable, first), ("memory", second))
+    match engine:
+        case "postgres":
+            return runtime == first
+        case "sqlite":
+            return runtime == first or module in ABOUT_WAITING
+        case "pgmq":
+            return runtime == second and module not in NOT_ABOUT_QUEUES
+        case _:
+            return runtime == second
 
 
-def _in_the_other_runtime(item: pytest.Item) -> bool:
-    case = getattr(item, "callspec", None)
-    engine = case.params.get("configuration") if case is not None else None
-    if case is None or engine in (None, "sqlite") or "runtime" not in case.params:
-        return False
-    chosen = zlib.crc32(item.nodeid.split("[")[0].encode()) + (engine != "postgres")
-    return bool(case.params["runtime"] != ("asyncio", "threads")[chosen % 2])
-
-
-@pytest.fixture(params=["asyncio", "threads"])
+@pytest.fixture(params=RUNTIMES)
 def runtime(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=[pytest.param(name, marks=marks) for name, marks in ENGINES.items()])
 def configuration(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Configuration:
@@ -84,14 +100,16 @@ def configuration(
         case "postgres":
             # Here, so that the other engines are tested without psycopg, too.
             from commandbus.engines.postgres import receipts
-            from tests.postgres.database import postgres_configuration
+            from tests.postgres.database import postgres_configuration, verify_once
 
             # Every outcome that can be in a receipt is in one; over PGMQ these few are rows.
             monkeypatch.setattr(receipts, "MEMBERS_MIN", 1)
+            verify_once(monkeypatch)
             return postgres_configuration()
         case "pgmq":
-            from tests.pgmq.database import pgmq_configuration
+            from tests.pgmq.database import pgmq_configuration, verify_once
 
+            verify_once(monkeypatch)
             return pgmq_configuration()
         case other:
             raise AssertionError(f"no configuration is called {other}")

@@ -19,10 +19,12 @@ from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.conformance import isolated_handlers
 from commandbus.testing.conformance.isolation import alive
 from commandbus.testing.waiting import eventually
+from tests.support.extent import sample
 
 APP = Path(__file__).parent / "isolated_app.py"
 PATIENCE = 60.0
 PARKED = CommandStatus.IN_TROUBLESHOOTING_QUEUE
+TIMEOUTS = sample(12, 30)
 
 
 @contextmanager
@@ -85,7 +87,7 @@ def resident() -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
-def test_thirty_hard_timeouts_leave_nothing_behind() -> None:
+def test_hard_timeouts_leave_nothing_behind() -> None:
     registry = HandlerRegistry()
     registry.register(
         "orders",
@@ -99,14 +101,14 @@ def test_thirty_hard_timeouts_leave_nothing_behind() -> None:
     files, memory, before = open_files(), 0, 0
     with SyncCommandBus("memory://") as bus:
         with SyncWorker(bus, "orders", registry, concurrency=2) as worker:
-            for number in range(30):
+            for number in range(TIMEOUTS):
                 record = bus.wait(bus.send("orders", "hang"), PATIENCE)
                 assert (record.status, record.error_code) == (PARKED, "HANDLER_TIMEOUT")
                 if number == 4:
                     gc.collect()
                     memory, before = resident(), open_files()
             # On a busy machine an exception of the soft timeout may come before the loop begins.
-            assert worker.metrics.child_kills["timeout"] >= 25
+            assert worker.metrics.child_kills["timeout"] >= TIMEOUTS - 4
             gc.collect()
             assert resident() - memory < 8 * 1024**2
             # One more child may be warm, and one that is being started has more files for a moment.

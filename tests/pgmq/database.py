@@ -7,12 +7,15 @@ from collections.abc import Callable
 from functools import cache
 
 import psycopg
+import pytest
 from psycopg import sql
 
+from commandbus.engines.postgres.pgmq import installation
 from commandbus.engines.postgres.pgmq.installation import install
 from commandbus.testing import Configuration
 from commandbus.testing.postgres import create_database
-from tests.postgres.database import TABLES, aging, beginning, empty, server
+from tests.postgres import database
+from tests.postgres.database import TABLES, aging, beginning, empty, server, upkeep
 
 
 @cache
@@ -22,10 +25,19 @@ def shared_url() -> str:
     return url
 
 
+_required = cache(installation.require)
+
+
+def verify_once(patch: pytest.MonkeyPatch) -> None:
+    """As of the PostgreSQL engine, with PGMQ."""
+    database.verify_once(patch)
+    patch.setattr(installation, "require", _required)
+
+
 def empty_url() -> str:
     """The shared database with nothing in it. Queues stay, because making them takes long."""
     url = shared_url()
-    with psycopg.connect(url, autocommit=True) as connection:
+    with upkeep(url) as connection:
         ours = [("commandbus", name) for name in (*TABLES, "pgmq_message")]
         empty(connection, ours + [("pgmq", name) for name in tables(connection)])
     return url
@@ -43,7 +55,7 @@ def aging_messages(url: str) -> Callable[[float], None]:
 
     def advance(seconds: float) -> None:
         age(seconds)
-        with psycopg.connect(url, autocommit=True) as connection:
+        with upkeep(url) as connection:
             for table in tables(connection, "q"):
                 connection.execute(
                     sql.SQL(

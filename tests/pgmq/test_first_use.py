@@ -21,6 +21,7 @@ from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing import Harness
 from commandbus.testing.waiting import eventually
 from tests.pgmq.database import empty_url, pgmq_configuration, shared_url
+from tests.postgres.database import UPKEEP
 
 pytestmark = [pytest.mark.postgres, pytest.mark.pgmq]
 
@@ -37,14 +38,17 @@ def bus(request: pytest.FixtureRequest) -> Iterator[Harness]:
 
 def deadlocks(url: str) -> int:
     """What the server counted, once all sessions but this one have ended."""
-    others = "select count(*) from pg_stat_activity where datname = current_database() and pid <> %s"
+    others = (
+        "select count(*) from pg_stat_activity where datname = current_database() and pid <> %s"
+        " and application_name <> %s"
+    )
     count = (
         "select deadlocks from pg_stat_database where datname = current_database()"
         " and pg_stat_clear_snapshot() is not null"
     )
     with psycopg.connect(url, autocommit=True) as connection:
         own = connection.info.backend_pid
-        eventually(lambda: connection.execute(others, [own]).fetchone() == (0,))
+        eventually(lambda: connection.execute(others, [own, UPKEEP]).fetchone() == (0,))
         row = connection.execute(count).fetchone()
         assert row is not None
         return int(row[0])

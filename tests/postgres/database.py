@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -9,8 +10,10 @@ from functools import cache
 from typing import Any
 
 import psycopg
+import pytest
 from psycopg import sql
 
+from commandbus.engines.postgres import schema
 from commandbus.engines.postgres.schema import upgrade
 from commandbus.testing import Configuration, Harness
 from commandbus.testing.postgres import PostgresServer, create_database
@@ -56,10 +59,46 @@ def shared_url() -> str:
 def empty_url() -> str:
     """The shared database, with nothing in it."""
     url = shared_url()
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("set lock_timeout = '10s'")  # a failed test may have left a transaction open
+    with upkeep(url) as connection:
         empty(connection, [("commandbus", name) for name in TABLES])
     return url
+
+
+_verified = cache(schema.verify_rights)
+
+
+def verify_once(patch: pytest.MonkeyPatch) -> None:
+    """Let buses of a test believe that the shared database still has the schema that it had: each of
+    them would look over a connection of its own."""
+    patch.setattr(schema, "verify_rights", _verified)
+
+
+UPKEEP = "upkeep of tests"
+_idle: dict[tuple[int, str], psycopg.Connection[Any]] = {}
+
+
+@contextmanager
+def upkeep(url: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection of the tests themselves. It is kept, because a new one costs the server as much as
+    the statements of a small test; a test may have ended it, or the server."""
+    key = (os.getpid(), url)
+    connection = _idle.pop(key, None)
+    if connection is None or not _answers(connection):
+        connection = psycopg.connect(url, autocommit=True, application_name=UPKEEP)
+        connection.execute("set lock_timeout = '10s'")  # a failed test may have left a transaction open
+        atexit.register(connection.close)
+    try:
+        yield connection
+    finally:
+        _idle[key] = connection
+
+
+def _answers(connection: psycopg.Connection[Any]) -> bool:
+    try:
+        connection.execute("select")
+    except psycopg.OperationalError:
+        return False
+    return True
 
 
 def empty(connection: psycopg.Connection[Any], tables: Sequence[tuple[str, str]]) -> None:
@@ -94,7 +133,7 @@ def aging(url: str) -> Callable[[float], None]:
         ]
         inside = [_older_inside("audit", "details", "received_at", micros)]
         inside.append(_older_inside("document", "body", "completed_at", micros, "kind = 'batch' and"))
-        with psycopg.connect(url) as connection:
+        with upkeep(url) as connection:
             connection.execute(";".join(older + inside))
 
     return advance

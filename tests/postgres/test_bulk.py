@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import psycopg
@@ -15,6 +14,7 @@ from commandbus.errors import DuplicateCommandError
 from commandbus.operations import sending as operation
 from commandbus.sync import SyncCommandBus
 from tests.postgres.database import postgres_configuration
+from tests.support.extent import EVERYTHING
 
 pytestmark = pytest.mark.postgres
 
@@ -88,10 +88,7 @@ def test_a_batch_of_several_chunks_is_whole(bus: SyncCommandBus) -> None:
     assert made.total == bus.stats("orders").ready == 1_000
 
 
-@pytest.mark.skipif(
-    os.environ.get("COMMANDBUS_TEST") != "everything",
-    reason="takes a minute; COMMANDBUS_TEST=everything",
-)
+@pytest.mark.skipif(not EVERYTHING, reason="takes a minute; COMMANDBUS_TEST=everything")
 def test_a_batch_of_a_million_is_whole(bus: SyncCommandBus) -> None:
     made = bus.create_batch(SendRequest("orders", "ship", n) for n in range(1_000_000))
     with psycopg.connect(bus.url) as connection:

@@ -6,8 +6,8 @@ from tests.conformance.conftest import (
     bus,
     configuration,
     open_bus,
-    pytest_collection_modifyitems,
+    pytest_generate_tests,
     runtime,
 )
 
-__all__ = ["bus", "configuration", "open_bus", "pytest_collection_modifyitems", "runtime"]
+__all__ = ["bus", "configuration", "open_bus", "pytest_generate_tests", "runtime"]

@@ -21,9 +21,10 @@ from commandbus.testing.postgres import create_database
 from tests.postgres.database import server
 from tests.stateful.machine import Engines
 from tests.stateful.side_by_side import SideBySide, beside_the_model
+from tests.support.extent import sample
 
 RUNS = settings(
-    max_examples=80,
+    max_examples=sample(50, 80),
     stateful_step_count=40,
     deadline=None,
     derandomize=True,
@@ -31,7 +32,7 @@ RUNS = settings(
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
 )
-QUICK = settings(RUNS, phases=(Phase.generate,))
+QUICK = settings(RUNS, max_examples=80, phases=(Phase.generate,))
 
 
 @pytest.fixture

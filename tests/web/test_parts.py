@@ -11,6 +11,7 @@ from uuid import UUID
 from xml.etree import ElementTree as ET
 
 import httpx
+import jinja2
 import msgspec
 import pytest
 
@@ -388,3 +389,16 @@ def test_a_status_has_one_word_everywhere(status: str) -> None:
         assert STATUSES[word] == status, "the filter understands it"
     else:
         assert completing.process_statuses(word) == [word], "completion offers it"
+
+
+async def test_templates_are_compiled_once_for_all_dashboards(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def overview() -> None:
+        async with CommandBus("memory://") as bus:
+            app = create_dashboard(bus, open_to_this_machine=True)
+            transport = httpx.ASGITransport(app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+                assert (await client.get("/")).status_code == 200
+
+    await overview()
+    monkeypatch.setattr(jinja2.Environment, "compile", lambda *_, **__: pytest.fail("compiled again"))
+    await overview()

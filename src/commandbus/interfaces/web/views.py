@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -47,7 +48,9 @@ HEALTH = {
 }
 
 
+@cache
 def environment() -> jinja2.Environment:
+    """One for all dashboards of a process: compiling the templates takes a second."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
         autoescape=True,
