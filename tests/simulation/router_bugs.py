@@ -158,6 +158,17 @@ def one_request_stands_for_an_operator_and_a_process(patch: pytest.MonkeyPatch) 
 
 
 @bug
+def a_run_that_an_operator_ends_for_a_canceled_process_names_nobody(patch: pytest.MonkeyPatch) -> None:
+    original = canceling._both
+
+    def both(one: Any, other: Any) -> Any:
+        asked = original(one, other)
+        return msgspec.structs.replace(asked, actor=None) if asked.given_up else asked
+
+    patch.setattr(canceling, "_both", both)
+
+
+@bug
 def a_canceled_step_that_may_have_taken_effect_is_not_undone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(evidence, "may_have_taken_effect", lambda trail: False)
 

@@ -184,12 +184,16 @@ def with_requests(store: Store, reply: ClaimReply) -> Op[ClaimReply]:
 
 
 def _both(one: CancelRequest | None, other: CancelRequest) -> CancelRequest:
-    """What an operator and its process ask of a command, as one request: it is given up."""
+    """What an operator and its process ask of a command, as one request: it is given up, and it is the
+    operator's, since a process that awaits a run does not end it. A run that ends for it names the
+    operator; without an actor it would look like one whose own handler canceled it."""
     if one is None:
         return other
-    base = one if one.given_up else other
     return msgspec.structs.replace(
-        base, terminate=one.terminate or other.terminate, awaited=one.awaited and other.awaited
+        other if one.given_up else one,
+        terminate=one.terminate or other.terminate,
+        given_up=one.given_up or other.given_up,
+        awaited=one.awaited and other.awaited,
     )
 
 
@@ -241,7 +245,7 @@ def open_requests(scope: Scope, domains: Sequence[str]) -> Op[dict[int, CancelRe
 
 
 def _carry_out(scope: Scope, domain: str, command_id: UUID, request: CancelRequest) -> Op[None]:
-    if request.actor is None:
+    if request.given_up:
         yield from scope.store.revoke(domain, command_id, request.reason)
     else:
         yield from scope.store.cancel(domain, command_id, request.reason, request.actor)

@@ -18,7 +18,7 @@ from commandbus.errors import (
     Snooze,
     TransientCommandError,
 )
-from commandbus.operations.canceling import open_requests
+from commandbus.operations.canceling import open_requests, requested
 from commandbus.testing.conformance.helpers import registry_of
 from commandbus.testing.handlers import Recorder
 from commandbus.testing.harness import Harness
@@ -84,6 +84,30 @@ class ProcessEffectSuite:
         assert sagas.waiting() == ["cancel_hotel"]
         sagas.done("cancel_hotel")
         assert sagas.status(process_id) == "COMPENSATED"
+
+    def test_a_step_that_a_canceled_process_awaits_and_an_operator_cancels_is_undone(
+        self, bus: Harness
+    ) -> None:
+        sagas, began, registry = Sagas(bus, BookTrip), threading.Event(), HandlerRegistry()
+
+        @registry.handler(DOMAIN, "book_hotel")
+        async def hotel(command: Any, context: Any) -> None:
+            began.set()
+            await asyncio.sleep(60)
+
+        process_id = sagas.start()
+        with bus.run_worker(registry, DOMAIN):
+            assert began.wait(10)
+            assert called_off(bus, sagas, process_id) == []
+            (command,) = bus.query(command_type="book_hotel")
+            bus.call(bus.bus.acting("ann").cancel, command.command_id, reason="it hangs")
+            assert bus.wait(command.command_id).status == "CANCELED"
+        canceled = bus.trail(command.command_id)[-1].details
+        assert (canceled["actor"], canceled["reason"]) == ("ann", "it hangs")
+        sagas.route()
+        assert sagas.waiting() == ["cancel_hotel"]
+        sagas.done("cancel_hotel")
+        assert sagas.status(process_id) == "CANCELED"
 
     @pytest.mark.parametrize("cut", ["stop", "timeout"])
     def test_a_step_whose_handler_was_cut_short_is_undone_with_its_process(
@@ -154,6 +178,9 @@ class GivenUpSuite:
             sagas.pass_time(11)
         asked = [e.details["by"] for e in bus.trail(command_id) if e.event_type == "CANCEL_REQUESTED"]
         assert asked == (["ann", "its process"] if first == "operator" else ["its process", "ann"])
+        request = bus.run(requested(bus.bus.scope, bus.get(command_id, DOMAIN)))
+        assert request is not None
+        assert (request.actor, request.given_up, request.terminate) == ("ann", True, True)
         bus.call(sagas.worker.fail, taken, BROKEN)
         if looked:
             with bus.run_worker(registry_of(DOMAIN, undo_hotel=undo), DOMAIN):
