@@ -101,7 +101,10 @@ def text(results: Results, charts: Sequence[str]) -> str:
             " machine; ratios in one run are what counts, and differences under 30 % mean little."
         ),
         "",
-        f"Measured on {about.get('when')} at {about.get('revision')}. Newer code may differ.",
+        (
+            f"Measured on {about.get('when')} at {about.get('revision')}."
+            " Newer code may be faster or slower."
+        ),
         "",
         *_trial(results),
         *_pictures([name for name in CHARTED if name in charts]),
