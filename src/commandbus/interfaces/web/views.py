@@ -50,7 +50,7 @@ HEALTH = {
 
 @cache
 def environment() -> jinja2.Environment:
-    """One for all dashboards of a process: compiling the templates takes a second."""
+    """One for all dashboards of a process, so that templates are compiled once."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
         autoescape=True,
