@@ -24,6 +24,8 @@ class Mark:
     wanted: float
     at_most: bool = False
     unit: str = "×"
+    beyond: str = ""
+    """Why it cannot be reached, where counts show that."""
 
     @property
     def is_reached(self) -> bool | None:
@@ -80,13 +82,7 @@ def _drains(it: Medians) -> list[Row]:
         Row(
             "drain, one process, best concurrency",
             _show(it.of(OURS, "drain_best"), "/s"),
-            Mark("≥ 2 × PgQueuer", it.ratio("drain_best", PGQUEUER), 2),
             Mark("≥ 3.5 × PgQueuer", it.ratio("drain_best", PGQUEUER), 3.5),
-        ),
-        Row(
-            "drain, one process, beside the best peer",
-            _show(it.of(OURS, "drain_best"), "/s"),
-            Mark("≥ graphile-worker, batched", it.ratio("drain_best", BATCHED), 1),
             Mark("≥ 2 × graphile-worker, batched", it.ratio("drain_best", BATCHED), 2),
         ),
         Row(
@@ -102,10 +98,10 @@ def _drains(it: Medians) -> list[Row]:
             Mark("≥ 1.7 × graphile-worker, batched, with two", it.ratio("drain_2", BATCHED), 1.7),
         ),
         Row(
-            "drain over PGMQ, one process",
+            "drain over PGMQ",
             _show(it.of(PGMQ, "drain_best"), "/s"),
-            Mark("≥ 0.75 × ours on tables", it.ratio("drain_best", OURS, ours=PGMQ), 0.75),
-            Mark("≥ 0.8 × ours on tables", it.ratio("drain_best", OURS, ours=PGMQ), 0.8),
+            Mark("≥ 0.8 × ours without", it.ratio("drain_best", OURS, ours=PGMQ), 0.8),
+            Mark("≥ 0.9 × ours without", it.ratio("drain_best", OURS, ours=PGMQ), 0.9),
         ),
     ]
 
@@ -198,6 +194,11 @@ def _conditions(it: Medians) -> list[Row]:
                 "≥ half of the raw batch rate",
                 it.ratio("drain_best", LIMITS, "sqlite_rows", SQLITE),
                 0.5,
+                beyond=(
+                    "the Python of a command is about 84,000 instructions in one thread, without the"
+                    " store; half of the raw rate leaves it 5 µs, and no core carries out 17 in a"
+                    " nanosecond"
+                ),
             ),
         ),
         Row(

@@ -139,7 +139,13 @@ def _judgement(results: Results) -> list[str]:
     for row in judge(results):
         signs = ["✓" if mark.is_reached else "–" for mark in (row.bar, row.goal)]
         found.append(f"| {row.figure} | {row.ours} | {signs[0]} {row.bar} | {signs[1]} {row.goal} |")
-    return [*found, ""]
+    beyond = [
+        f"- {row.figure}, {mark.text}: {mark.beyond}."
+        for row in judge(results)
+        for mark in (row.bar, row.goal)
+        if mark.beyond and mark.is_reached is False
+    ]
+    return [*found, "", *(["Beyond reach, by counts:", "", *beyond, ""] if beyond else [])]
 
 
 def _tables(results: Results) -> list[str]:

@@ -347,6 +347,20 @@ def test_a_place_that_another_program_gives_an_ended_command_is_dropped(bus: Har
     assert shapes(bus) == (1, MANY, 0)
 
 
+def test_a_claim_drops_only_those_of_its_commands_that_have_ended(bus: Harness) -> None:
+    finish(bus)
+    fresh = send(bus, 2, priority="high")  # claims have no bound yet in this priority
+    sql(
+        bus,
+        "insert into commandbus.queue (domain, priority, seq, available_at) select domain,"
+        " (select priority from commandbus.command order by seq desc limit 1), seq, 0"
+        " from commandbus.command order by seq limit 1",
+    )
+    claimed = bus.run(bus.store.claim(ClaimRequest((DOMAIN,), 10, "w", 30.0))).claimed
+    assert {one.command_id for one in claimed} == set(fresh)
+    assert sql(bus, "select count(*) from commandbus.queue") == [(0,)]
+
+
 def test_what_was_kept_long_enough_leaves_its_receipt(bus: Harness) -> None:
     old = finish(bus)
     requests = [SendRequest(DOMAIN, "ship", delay=d) for d in (10 * HOUR, *[0] * MANY)]

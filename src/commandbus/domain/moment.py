@@ -16,6 +16,7 @@ Duration = float | timedelta
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SECOND = 1_000_000
+MICROSECOND = timedelta(microseconds=1)
 FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 """The moments that a datetime can hold, in microseconds."""
 LONGEST = 100 * 366 * 86_400
@@ -29,7 +30,7 @@ def system_clock() -> int:
 def as_datetime(microseconds: int) -> datetime:
     """The moment; one that no datetime can hold is the first or the last that it can."""
     try:
-        return EPOCH + timedelta(0, 0, microseconds)
+        return EPOCH + microseconds * MICROSECOND  # quicker than making a timedelta of the number
     except OverflowError:
         return EPOCH + timedelta(microseconds=FIRST if microseconds < 0 else LAST)
 

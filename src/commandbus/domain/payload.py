@@ -8,6 +8,7 @@ nesting deeper than 64 and documents larger than the limit.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import date, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -35,7 +36,8 @@ _Path = Any
 it is built for every value and read only for the wrong one."""
 
 _encoder = msgspec.json.Encoder()
-_decode = msgspec.json.Decoder().decode
+decode: Callable[[str | bytes], Any] = msgspec.json.Decoder().decode
+"""JSON text as plain Python values; the decoder's own method, since every command asks."""
 DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
 NINETEEN = b"0" * 19
 """So many digits, all written as 0, may be a number beyond 64 bits."""
@@ -75,7 +77,7 @@ def check_size(text: str, bytes_max: int = PAYLOAD_BYTES_MAX, what: str = "data"
 
 def check_written(written: bytes, what: str) -> None:
     """Raise PayloadError for JSON that holds what databases cannot keep."""
-    _check(_decode(written), what, DEPTH_MAX)
+    _check(decode(written), what, DEPTH_MAX)
 
 
 def leaves_doubt(written: bytes) -> bool:
@@ -95,7 +97,7 @@ def read(text: str | bytes) -> Any:
     """JSON text of the store as plain Python values, or an Unreadable. Depth and range of numbers are
     looked at only where the text leaves room for doubt."""
     try:
-        value = _decode(text)
+        value = decode(text)
         if leaves_doubt(text.encode() if isinstance(text, str) else text):
             _check(value, "it", DEPTH_MAX)
     except RecursionError:
@@ -103,11 +105,6 @@ def read(text: str | bytes) -> Any:
     except (ValueError, TypeError, PayloadError) as error:
         return Unreadable(str(error))
     return value
-
-
-def decode(text: str | bytes) -> Any:
-    """JSON text as plain Python values."""
-    return _decode(text)
 
 
 def _altered(value: object, where: str) -> PayloadError:

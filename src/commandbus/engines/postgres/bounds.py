@@ -99,7 +99,7 @@ class Bounds:
     def took(self, partition: str, keys: Iterable[tuple[int, int]]) -> None:
         """Move the bounds behind these claimed keys, which are in order."""
         known = dict(self._known.get(partition, ()))
-        for priority, seq in keys:
+        for priority, seq in dict(keys).items():  # the last one of each priority
             known[priority] = seq + 1
         self._known[partition] = known if len(known) <= PRIORITIES_MAX else {}
 

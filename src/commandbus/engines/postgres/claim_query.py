@@ -100,6 +100,7 @@ def claim_query(schema: str, fresh: bool, leases: Leases) -> Query:
         suspects_found="" if fresh else found.suspects_found,
         suspects_left="" if fresh else found.suspects_left,
         under_lease=found.no_chains if leases == "plain" else found.chains,
+        some_ended=found.some_ended,
         lease=found.lease_each if lease_each else found.one_lease,
         leased=found.under_each if lease_each else found.under_one,
     )

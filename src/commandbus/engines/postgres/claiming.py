@@ -233,10 +233,12 @@ class Claimer(Part):
             leaders = _chains(seqs, leaders)
             chains = {seq: chain for seq, chain in zip(seqs, leaders, strict=True) if chain}
         counted = [before + 1 for before in attempts]
-        under: dict[int, dict[int, LeasedCommand]] = {lease_id: {} for lease_id in lease_ids}
         members = map(LeasedCommand, seqs, counted, crashes, releases, keyed, leaders, priorities)
-        for lease_id, member in zip(lease_ids, members, strict=True):
-            under[lease_id][member.seq] = member
+        under: dict[int, dict[int, LeasedCommand]]
+        if lease_ids[0] == lease_ids[-1]:
+            under = {lease_ids[0]: dict(zip(seqs, members, strict=True))}
+        else:  # each has its own
+            under = {one: {member.seq: member} for one, member in zip(lease_ids, members, strict=True)}
         for lease_id, commands in under.items():
             lease = LeaseRow(lease_id, domain, worker, max(nows), 0, commands, chains)
             self._context.leases.keep(lease)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple
@@ -40,11 +41,11 @@ class Folded(NamedTuple):
 
 def fold(outcomes: Sequence[OutcomeRow], proofs: Mapping[int, int]) -> Folded:
     """Receipts for as many of these outcomes as there can be; each of them is proved by its lease."""
-    plain: dict[int, list[OutcomeRow]] = {}
+    plain: defaultdict[int, list[OutcomeRow]] = defaultdict(list)
     rows: list[OutcomeRow] = []
     for row in outcomes:
         if is_plain(row) and 0 <= row.ran < RAN_END:
-            plain.setdefault(proofs[row.seq], []).append(row)
+            plain[proofs[row.seq]].append(row)
         else:
             rows.append(row)
     receipts: list[Receipt] = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import cache
 from typing import Literal
 from uuid import UUID
@@ -30,7 +32,7 @@ from commandbus.engines.postgres.templates import (
 )
 from commandbus.store.batching import tally
 from commandbus.store.records import NewCommand, Settlement
-from commandbus.store.settling import AuditRow, OutcomeRow, Writes, hand_over
+from commandbus.store.settling import AuditRow, OutcomeRow, Writes, hand_over, plan
 
 _encode = msgspec.json.Encoder().encode
 
@@ -156,8 +158,34 @@ class Prepared(msgspec.Struct):
     trusts_counts: bool = False
     """PGMQ only: written without a look at the messages first, and undone if one was read again."""
 
-    def refused(self, valid: Container[int]) -> list[Settlement]:
+    def add(self, lease: LeaseRow, settlements: Sequence[Settlement]) -> list[Settlement]:
+        """Add what these write under their lease. Returns those that do not fit it."""
+        lease_id, worker, known = lease.lease_id, lease.worker, self.known
+        unfit: list[Settlement] = []
+        for settlement in settlements:
+            seq = settlement.seq
+            command = lease.commands.get(seq)
+            if command is None or command.attempt != settlement.attempt or seq in self.proofs:
+                unfit.append(settlement)
+                continue
+            plan(self.writes, settlement, command, worker, lease.claimed_at)
+            self.settlements.append(settlement)
+            self.proofs[seq] = lease_id
+            known.priorities[seq] = command.priority
+            if settlement.batch_id is not None:
+                known.batches[seq] = settlement.batch_id
+            if settlement.sends:
+                self.sends += [(lease_id, follower) for follower in settlement.sends]
+            if command.keyed:
+                known.keyed.add(seq)
+        if len(unfit) < len(settlements):
+            self.leases[lease_id] = lease
+        return unfit
+
+    def refused(self, valid: AbstractSet[int]) -> list[Settlement]:
         """Those whose lease was not among the valid ones."""
+        if self.leases.keys() <= valid:
+            return []
         return [one for one in self.settlements if one.lease_id not in valid]
 
     def changed_batches(self, valid: Container[int]) -> set[UUID]:
@@ -188,7 +216,7 @@ def settle_values(prepared: Prepared, folded: Folded, notify: bool, extent: Exte
     rows, proofs = folded.rows, prepared.proofs
     values: Values = {"unproved_domain": prepared.domain, "worker": prepared.worker}
     values |= _lease_columns(prepared)
-    values |= _tally_columns(prepared.writes.outcomes, proofs)
+    values |= _tally_columns(folded, proofs)
     if extent == "receipts":
         return values | _receipt_columns(folded.receipts)
     if extent == "plain":
@@ -255,11 +283,12 @@ def _outcome_columns(rows: Sequence[OutcomeRow], proofs: Mapping[int, int]) -> V
     )
 
 
-def _tally_columns(rows: list[OutcomeRow], proofs: Mapping[int, int]) -> Values:
-    tally: dict[tuple[int, str], int] = {}
-    for row in rows:
-        key = (proofs[row.seq], row.status)
-        tally[key] = tally.get(key, 0) + 1
+def _tally_columns(folded: Folded, proofs: Mapping[int, int]) -> Values:
+    tally: Counter[tuple[int, str]] = Counter()
+    for receipt in folded.receipts:
+        tally[receipt.proof, CommandStatus.COMPLETED] += receipt.members
+    for row in folded.rows:
+        tally[proofs[row.seq], row.status] += 1
     return TALLIES(
         proof=[proof for proof, _ in tally], status=[status for _, status in tally], n=tally.values()
     )

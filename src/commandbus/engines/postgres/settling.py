@@ -9,6 +9,8 @@ more with the leases read and locked; what is refused then is lost to another wo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import get_args
 from uuid import UUID
 
@@ -29,7 +31,9 @@ from commandbus.engines.postgres.statements import Autocommit, Boundary, Urgent
 from commandbus.engines.postgres.templates import Query, Values
 from commandbus.store.op import Op, Statement, Wake, autocommit
 from commandbus.store.records import Capacity, NewCommand, Settlement, SettleReport
-from commandbus.store.settling import Member, QueueRow, Writes, is_recorded, plan
+from commandbus.store.settling import Member, QueueRow, Writes, is_recorded
+
+_lease_id = attrgetter("lease_id")
 
 
 class Settler(Part):
@@ -56,36 +60,19 @@ class Settler(Part):
     def _prepare(self, batch: Sequence[Settlement]) -> tuple[list[Prepared], list[Settlement]]:
         """What a batch writes if its leases are as they are remembered, for each worker, of which there
         is one in practice; and the settlements that fit no remembered lease."""
-        leases: dict[int, LeaseRow | None] = {}
+        by_lease: dict[int, list[Settlement]] = {}
+        for lease_id, some in groupby(batch, _lease_id):
+            by_lease.setdefault(lease_id, []).extend(some)
         by_worker: dict[str, Prepared] = {}
         unknown: list[Settlement] = []
-        for settlement in batch:
-            seq, lease_id = settlement.seq, settlement.lease_id
-            if lease_id not in leases:
-                leases[lease_id] = self._context.leases.get(lease_id)
-            lease = leases[lease_id]
-            command = None if lease is None else lease.commands.get(seq)
-            if lease is None or command is None or command.attempt != settlement.attempt:
-                unknown.append(settlement)
+        for lease_id, settlements in by_lease.items():
+            lease = self._context.leases.get(lease_id)
+            if lease is None:
+                unknown += settlements
                 continue
-            prepared = by_worker.get(lease.worker)
-            if prepared is None:
-                prepared = by_worker[lease.worker] = Prepared(worker=lease.worker)
-            elif seq in prepared.proofs:
-                unknown.append(settlement)
-                continue
-            plan(prepared.writes, settlement, command, lease.worker, lease.claimed_at)
-            prepared.settlements.append(settlement)
-            prepared.leases[lease_id] = lease
-            prepared.proofs[seq] = lease_id
-            prepared.known.priorities[seq] = command.priority
-            if settlement.batch_id is not None:
-                prepared.known.batches[seq] = settlement.batch_id
-            if settlement.sends:
-                prepared.sends += [(lease_id, follower) for follower in settlement.sends]
-            if command.keyed:
-                prepared.known.keyed.add(seq)
-        return list(by_worker.values()), unknown
+            prepared = by_worker.setdefault(lease.worker, Prepared(worker=lease.worker))
+            unknown += prepared.add(lease, settlements)
+        return [one for one in by_worker.values() if one.settlements], unknown
 
     def _write_prepared(self, prepared: Prepared) -> Op[set[int]]:
         """Returns the leases that proved valid, and remembers what is left of them."""

@@ -152,6 +152,7 @@ class Texts:
                 found="taken" if fresh else "found",
                 looks=self._expanded("fresh_looks" if fresh else "looks", queues),
                 suspects_left="" if fresh else self._templates.suspects_left,
+                some_ended=parts(self._schema, "claim.sql").some_ended,
             )
 
         query: Query = self._make("claim fresh" if fresh else "claim", queues, build)

@@ -365,6 +365,14 @@ as $$
         union all select * from commandbus.receipt_of(the_seq)) o limit 1
 $$;
 
+-- Which of these commands have an outcome; null if none has.
+create function commandbus.ended_among(seqs bigint[]) returns bigint[]
+    language sql stable parallel safe
+as $$
+    select array_agg(n.seq) from unnest(seqs) as n (seq)
+    where exists (select 1 from commandbus.outcome_of(n.seq))
+$$;
+
 -- The outcomes of a receipt.
 create function commandbus.unfolded(r commandbus.receipt) returns setof commandbus.outcome
     language sql stable parallel safe rows 500

@@ -137,17 +137,17 @@ gate as materialized (
 {suspects_left}
 @each read@,
 carried as materialized (@any was_read@),
--- One look in the index where none of their commands has an outcome, which is nearly always.
+-- Which of their commands have ended.
 doubtful as materialized (
-    select exists (select 1 from commandbus.ended_between(c.first, c.last)) as any
-    from (select min(seq) as first, max(seq) as last from carried) c),
+    select {some_ended} then commandbus.ended_among(a.seqs) end as ended
+    from (select min(seq) as first, max(seq) as last, array_agg(seq) as seqs from carried) a),
 known as materialized (
     select t.queue_id, t.place, t.priority, t.msg_id, t.read_ct,
         case when c.seq is null then 0 else commandbus.pgmq_count(t.token ->> 2) end as crashes,
         case when c.seq is null then 0 else commandbus.pgmq_count(t.token ->> 3) end as releases,
         c.seq, c.command_type, c.command_id, c.data, c.correlation_id, c.created_at, c.expires_at,
         c.due_at, c.unique_key is not null as keyed, {c_claimed},
-        d.any and exists (select 1 from commandbus.outcome_of(c.seq)) as ended
+        coalesce(c.seq = any (d.ended), false) as ended
     from carried t cross join doubtful d left join lateral (
         select * from commandbus.command c
         where c.seq = t.seq and c.domain = :domain::text and exists (
