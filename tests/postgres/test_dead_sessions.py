@@ -243,7 +243,7 @@ class TestAllConnectionsWereCut:
             asleep = watch.execute("select process from commandbus.sleeper").fetchall()
         assert (sessions, asleep) == ([("first",), ("second",)], [("first",)])
 
-    def test_nobody_waits_for_rows_that_another_one_deletes(
+    def test_no_process_waits_for_rows_that_another_one_deletes(
         self, connect: Callable[[], psycopg.Connection[Any]]
     ) -> None:
         """Each deletes the rows of all that are not back yet: they would wait in a circle."""

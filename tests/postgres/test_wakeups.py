@@ -263,7 +263,7 @@ def test_a_claim_that_waits_for_the_listener_keeps_no_connection(
         monkeypatch.setattr(PostgresSession, "_listen", listen)
         request = ClaimRequest(("orders",), 1, "w", 30.0)
         engine.reserved_session.run(engine.store.claim(request))
-        proxy.refusing = True  # nobody listens: the listener never connected, and cannot now
+        proxy.refusing = True  # the listener has not connected yet, and cannot now
         engine.hub.arm(engine.hub.register(["orders"], lambda *_: None))
         engine.reserved_session.run(engine.store.claim(request))
         assert idle == [1]
@@ -337,7 +337,7 @@ class TestOneRowForAProcess:
         assert not store.sleepers.is_asleep("orders")
         eventually(lambda: self.falls_asleep(bus, "w"))
 
-    def test_a_row_that_was_written_while_nobody_listened_is_written_again(self, url: str) -> None:
+    def test_a_row_that_was_written_by_a_deaf_process_is_written_again(self, url: str) -> None:
         """A worker saw the connection just before it was lost: until this process is back, any other
         takes it for ended and deletes the row."""
         with Proxy(tcp(url)) as proxy, SyncCommandBus(proxy.url) as bus:

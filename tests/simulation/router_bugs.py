@@ -158,7 +158,7 @@ def one_request_stands_for_an_operator_and_a_process(patch: pytest.MonkeyPatch) 
 
 
 @bug
-def a_run_that_an_operator_ends_for_a_canceled_process_names_nobody(patch: pytest.MonkeyPatch) -> None:
+def a_run_that_an_operator_ends_for_a_canceled_process_has_no_actor(patch: pytest.MonkeyPatch) -> None:
     original = canceling._both
 
     def both(one: Any, other: Any) -> Any:

@@ -51,7 +51,7 @@ def test_every_pinned_part_can_be_installed_on_the_oldest_python() -> None:
         except PackageNotFoundError:  # of another platform, or of an extra that is not installed
             continue
         if part["Version"] == version:
-            asked[line] = part.get("Requires-Python") or ""
+            asked[line] = part["Requires-Python"] or ""
     assert len(asked) > 50
     newer = {part for part, python in asked.items() if "3.11.0" not in SpecifierSet(python)}
     assert not newer, f"Pin versions that Python 3.11.0 can install instead of {sorted(newer)}."

@@ -121,17 +121,9 @@ def bulk(
     domain, command_type = _checked(domain, "domain"), _checked(command_type, "command_type")
     wanted = as_ids(command_ids)
     if preview and wanted is None:
-        parked = yield from _count(scope, domain, command_type, error_code, group)
-        return BulkReport(parked if limit is None else min(parked, limit), 0, 0, stopped=False)
-
-    def keep(record: CommandRecord) -> _Parked | None:
-        fits = error_code in (None, record.error_code) and group in (
-            None,
-            fingerprint(record.domain, record.command_type, record.error),
-        )
-        since = record.finished_at or record.created_at
-        return _Parked(since, record.sequence, record.command_id, record.domain) if fits else None
-
+        count = yield from _count(scope, domain, command_type, error_code, group)
+        return BulkReport(count if limit is None else min(count, limit), 0, 0, stopped=False)
+    keep = partial(_kept, error_code, group)
     conditions = {"domain": domain, "command_type": command_type, "status": PARKED}
     every = None if looks else limit  # a canary begins with those that were parked longest
     chosen = yield from choose(scope, wanted, keep, every, **conditions)
@@ -166,6 +158,16 @@ class _Parked(NamedTuple):
     sequence: int
     command_id: UUID
     domain: str
+
+
+def _kept(error_code: str | None, group: str | None, record: CommandRecord) -> _Parked | None:
+    """None for a command that failed in another way."""
+    if error_code not in (None, record.error_code):
+        return None
+    if group not in (None, fingerprint(record.domain, record.command_type, record.error)):
+        return None
+    since = record.finished_at or record.created_at
+    return _Parked(since, record.sequence, record.command_id, record.domain)
 
 
 def _count(

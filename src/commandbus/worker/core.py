@@ -98,8 +98,7 @@ class WorkerCore:
         self.prefetch = Prefetch(settings)
         self._held_up = False
         """Commands that were claimed ahead went back: nothing is claimed ahead for a while."""
-        self.ending = Ending()
-        self.until_idle = UntilIdle(until_idle)
+        self.ending, self.until_idle = Ending(), UntilIdle(until_idle)
 
     @property
     def stopping(self) -> bool:
@@ -291,8 +290,7 @@ class WorkerCore:
 
     @property
     def unrecorded(self) -> bool:
-        """Whether outcomes wait here that the store did not take. Other workers may reach it, so this
-        one claims nothing more until then."""
+        """Whether outcomes wait that the store did not take: nothing more is claimed meanwhile."""
         return bool(self._settle_failures and (self.unsettled or self.settling))
 
     def _room(self) -> int:
@@ -364,8 +362,7 @@ class WorkerCore:
         if self.suspects.arrived(reply.claimed):
             ready = self.last_chances.hold(ready, now)
         effects.append(Start(ready))
-        recycle_after = self._settings.recycle_after
-        if recycle_after is not None and self._taken >= recycle_after:
+        if not self._at_most(1):  # it has taken all that it may
             self.ending.at = now + self._settings.shutdown_timeout
         if self.backlog or self.suspects:
             effects.append(PassOn(frozenset({claimed.domain for claimed in reply.claimed})))
@@ -392,8 +389,7 @@ class WorkerCore:
         if event.source == RECONNECT:
             # Another call has reached the store again: no need to wait for the end of the back-off.
             self._claim_at = self._settle_at = now
-        self._woken_meanwhile = True
-        self._sweep_at = now
+        self._woken_meanwhile, self._sweep_at = True, now
         if asleep:
             # Skip the sweep only when waking from idle; a worker that is woken repeatedly must sweep.
             self._skip_sweep = event.source != RECONNECT

@@ -181,7 +181,7 @@ class ClaimingSuite:
         bus.advance(60)
         newer = bus.take(bus.worker(name="newer"))
         with closing(sqlite3.connect(":memory:")) as own:
-            own.execute("create table stock as select 'nobody' as written_by, 0 as fence")
+            own.execute("create table stock as select '' as written_by, 0 as fence")
             for name, run in (("newer", newer), ("late", late)):
                 fence = run.context.fence
                 values = {"name": name, "fence": fence}
