@@ -24,6 +24,8 @@ def claims_never_look_below_their_bounds() -> None:
 
 @bug("P1", postgres=True, plan=BEHIND)
 def a_receipt_forgets_its_last_command() -> None:
+    receipts.MEMBERS_MIN = 2
+
     def write(original: Any, proof: int, members: Any) -> Any:
         return original(proof, members[:-1] if len(members) > 1 else members)
 
@@ -32,6 +34,8 @@ def a_receipt_forgets_its_last_command() -> None:
 
 @bug("P1", postgres=True, plan=BEHIND)
 def a_receipt_is_written_beside_the_rows() -> None:
+    receipts.MEMBERS_MIN = 2
+
     def fold(original: Any, outcomes: Any, proofs: Any) -> Any:
         folded = original(outcomes, proofs)
         return folded._replace(rows=outcomes)
