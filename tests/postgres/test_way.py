@@ -64,7 +64,7 @@ class Trace:
         if event != "call" or not code.co_filename.startswith(str(SOURCE)):
             return
         task = asyncio.current_task()
-        if code.co_qualname == "Worker._claim" and task not in self._claims:
+        if code.co_qualname == "RuntimeWorker._answer_claim" and task not in self._claims:
             self._claims.append(task)
         if task in self._claims[1:]:
             return

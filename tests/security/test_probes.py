@@ -81,7 +81,7 @@ def test_a_flood_of_whole_requests_does_not_crowd_out_an_orchestrator(probes: Pr
         for thread in flooding:
             thread.join(20)
     assert not any(answers[n : n + 3] == [None] * 3 for n in range(28)), answers
-    assert answers.count(200) >= 27, answers
+    assert answers.count(200) >= 15, answers
 
 
 def asked(server: ProbeServer, path: str, seconds: float = 1) -> int | None:

@@ -94,6 +94,8 @@ class WorkerCore:
         self._swept = self._skip_sweep = False
         """The last claim put things in order, too; ready work was announced, and not claimed yet."""
         self._claim_failures = self._settle_failures = 0
+        self.unrecorded = False
+        """Outcomes wait that the store did not take: nothing more is claimed meanwhile."""
         self._left_until = -inf  # there may be leases of this worker that it does not renew
         self.prefetch = Prefetch(settings)
         self._held_up = False
@@ -288,11 +290,6 @@ class WorkerCore:
         """Whether more is held than can run."""
         return self.held > self.concurrency or self.chains.waiting > 0
 
-    @property
-    def unrecorded(self) -> bool:
-        """Whether outcomes wait that the store did not take: nothing more is claimed meanwhile."""
-        return bool(self._settle_failures and (self.unsettled or self.settling))
-
     def _room(self) -> int:
         """How many commands to claim: free slots, and with fast handlers some more ahead of them."""
         if self.last_chances.apart or self.unrecorded:
@@ -458,7 +455,7 @@ class WorkerCore:
                 s.seq in refused and s.lease_id in self._leases for s in self.settling
             )
         self.metrics.commands_settled += len(self.settling) - lost
-        self._settle_failures = 0
+        self._settle_failures, self.unrecorded = 0, False
         if not self.unsettled:
             self._one_by_one = False
         self._forget(self.settling, effects)
@@ -479,6 +476,7 @@ class WorkerCore:
         else:
             self._forget(batch, effects)
             self._left_under_lease(now)
+        self.unrecorded = bool(self.unsettled)
 
     def _left_under_lease(self, now: float) -> None:
         """A claim that failed may have been carried out, and a dropped settlement leaves its lease
