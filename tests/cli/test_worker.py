@@ -315,6 +315,24 @@ def test_an_app_that_cannot_be_imported_is_not_tried_again_however_long_it_took(
             signal.signal(number, handler)
 
 
+@pytest.mark.parametrize("code", [2, 3, 5])
+def test_a_handler_that_ends_its_process_does_not_end_the_supervisor(
+    folder: Path, url: str, bus: SyncCommandBus, code: int
+) -> None:
+    """Also with a code by which a new process says that another try is useless."""
+    (folder / "quitting.py").write_text(
+        "import os\nfrom commandbus import HandlerRegistry\n"
+        "registry = HandlerRegistry('shop')\n"
+        f"@registry.command\ndef quit() -> None: os._exit({code})\n"
+        "@registry.command\ndef go_on() -> None: pass\n"
+    )
+    with serving(folder, url, "quitting", "--concurrency", "1") as worker:
+        bus.send("shop", "quit", {})
+        worker.wait_for(f"ended with {code}; starting another")
+        assert bus.wait(bus.send("shop", "go_on", {}), 30).status == "COMPLETED"
+        assert worker.process.poll() is None
+
+
 def test_logs_as_json_are_a_document_a_line(folder: Path, url: str, bus: SyncCommandBus) -> None:
     sent = bus.send("shop", "Wait", "no number")
     with serving(folder, url, "shop", "--log-format", "json", "--probe-port", "0") as worker:

@@ -258,9 +258,16 @@ class Recordings:
             logger.debug("the flight recorder %s says nothing: %s", path, error)
             return None, False
 
+    def has(self, pid: int) -> bool:
+        """Whether a worker of this process keeps a recorder, or did when it died."""
+        return any(True for _ in self._of(pid))
+
     def overdue(self, pid: int, now: float) -> float:
         """By how many seconds a command of a living process is over its time; 0 for none."""
-        latest = 0.0
+        ends = [end for recording in self._of(pid) for end in recording.running.values()]
+        return max([0.0, *(now - end for end in ends if isfinite(end))])
+
+    def _of(self, pid: int) -> Iterator[Recording]:
         for path in self._paths():
             with suppress(OSError, DamagedRecorderError):
                 fd = _open(path)
@@ -269,9 +276,7 @@ class Recordings:
                 finally:
                     os.close(fd)
                 if recording.header.process.pid == pid:
-                    ends = [end for end in recording.running.values() if isfinite(end)]
-                    latest = max([latest, *(now - end for end in ends)])
-        return latest
+                    yield recording
 
     def _paths(self) -> Iterator[Path]:
         try:

@@ -29,7 +29,8 @@ from commandbus.runtimes.recovery import (
 )
 
 HOPELESS = frozenset({Exit.USAGE, Exit.NO_APP})
-"""Exit codes before a process takes work that another try would not change; an import may take long."""
+"""Exit codes that another try would not change, of a process that has taken no work: a handler may end
+its process with any code."""
 HOPELESS_WHEN_YOUNG = frozenset({Exit.STORE, Exit.SCHEMA})
 """The same for a new process; of one that worked before, the store may come back."""
 SYSTEMD = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
@@ -54,6 +55,7 @@ class _Child:
     restart_at: float | None = None
     is_over: bool = False
     """Its end was noticed."""
+    took_work: bool = False
     looked_at: float = 0.0
     overdue_since: float | None = None
     end: ProcessEnd | None = None
@@ -157,6 +159,7 @@ class Supervisor:
         code, now = child.process.poll(), time.monotonic()
         if code is not None and not child.is_over:
             child.is_over = True
+            child.took_work = self._took_work(child, now)  # before its recorder is removed
             self._give_back(child, code)
         if code is None:
             self._end_if_stuck(child, now)
@@ -164,7 +167,8 @@ class Supervisor:
             return 0
         if child.restart_at is None:
             is_young = now - child.started < YOUNG_SECONDS
-            if code in HOPELESS or (code in HOPELESS_WHEN_YOUNG and is_young):
+            is_hopeless = code in HOPELESS or (code in HOPELESS_WHEN_YOUNG and is_young)
+            if is_hopeless and not child.took_work:
                 return code
             if code == Exit.OK:  # it has ended in order
                 output.note(f"worker process {child.process.pid} has ended; starting another")
@@ -176,14 +180,25 @@ class Supervisor:
             self._children[child.index] = self._start(child.index)
         return 0
 
+    def _took_work(self, child: _Child, now: float) -> bool:
+        """Whether a process that ended had begun to work. Where workers keep no recorder, one that
+        lived for a while counts as such."""
+        recordings = self._recordings_here()
+        if recordings is None:
+            return now - child.started >= YOUNG_SECONDS
+        return recordings.has(child.process.pid)
+
+    def _recordings_here(self) -> Recordings | None:
+        if self._recordings is None:
+            self._recordings = [recordings_of(self._url, self._recorder)]
+        return self._recordings[0]
+
     def _end_if_stuck(self, child: _Child, now: float) -> None:
         """Kill a process that cannot end a handler which is over its timeout."""
         if now < child.looked_at + 1.0:
             return
         child.looked_at = now
-        if self._recordings is None:
-            self._recordings = [recordings_of(self._url, self._recorder)]
-        (recordings,) = self._recordings
+        recordings = self._recordings_here()
         overdue = 0.0 if recordings is None else recordings.overdue(child.process.pid, now)
         if overdue < OVERDUE_SECONDS:
             child.overdue_since = None
