@@ -13,6 +13,7 @@ import pytest
 
 from commandbus import HandlerRegistry, SendRequest
 from commandbus.engines.postgres.schema import upgrade
+from commandbus.engines.postgres.shortage import Shortage
 from commandbus.store.waiting import finish
 from commandbus.sync import SyncCommandBus
 from commandbus.testing import Configuration
@@ -111,3 +112,16 @@ def _only_the_listener_is_left(own: PostgresServer, bus: SyncCommandBus, others:
         while True:
             others.enter_context(psycopg.connect(own.dsn()))
     return connections(bus) == CONNECTIONS and connections(bus, "fleet") == 0
+
+
+def test_one_connection_that_was_cut_is_no_shortage() -> None:
+    """The listener and the services try again at once; only a server that refuses again has too few."""
+    shortage = Shortage(lambda: False)
+    shortage.served()
+    for _ in range(3):
+        shortage.follower_refused()
+        assert shortage.may_follow(0)
+        shortage.follower_served()
+    shortage.follower_refused()
+    shortage.follower_refused()
+    assert not shortage.may_follow(0)

@@ -94,7 +94,7 @@ class Listener:
         self.failures = 0
         """How often it had to reconnect: its connection was lost, or something unforeseen happened."""
         self._deaf_since: float | None = None
-        self._why, self._refusals = "", 0
+        self._why = ""
         self._bell, self._door = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="commandbus-listen", daemon=True)
         self._thread.start()
@@ -191,11 +191,9 @@ class Listener:
                 prepare_threshold=None,
             )
         except psycopg.OperationalError:
-            self._refusals += 1
-            if self._refusals > 1:  # one alone may as well be a connection that was cut
-                self._shortage.follower_refused()
+            self._shortage.follower_refused()
             raise
-        self._refusals = 0
+        self._shortage.follower_served()
         return connection
 
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
@@ -205,7 +203,7 @@ class Listener:
         self._heard = set()
         self._listen_to_others(connection)
         self._sleepers.session = self._hold_session(connection)
-        self._sleepers.forget()
+        self._sleepers.forget()  # before this process was known to be back, others deleted its rows
         self._deaf_since = None
         self._sleepers.listening.set()
         self._hub.wake_services()

@@ -253,10 +253,12 @@ class Following:
                 "raise max_connections, or run fewer workers."
             )
         try:
-            return await reserve.connect(reserve.settings)
+            connection = await reserve.connect(reserve.settings)
         except psycopg.OperationalError:
             reserve.shortage.follower_refused()
             raise
+        reserve.shortage.follower_served()
+        return connection
 
     def putconn(self, connection: Any, /) -> None:
         self._reserve.putconn(connection)

@@ -21,7 +21,7 @@ class Shortage:
         self._make_room = make_room
         self._over = threading.Event()
         """The last attempt to connect for the work succeeded."""
-        self._follow_at = 0.0
+        self._follow_at, self._refusals = 0.0, 0
 
     def served(self) -> None:
         self._over.set()
@@ -35,10 +35,16 @@ class Shortage:
         """Whether services and the listener may connect, after waiting for it for so long."""
         return self._over.wait(seconds) and time.monotonic() >= self._follow_at
 
+    def follower_served(self) -> None:
+        self._refusals = 0
+
     def follower_refused(self) -> None:
-        """A service or the listener did not get a connection: none of them tries again for a while, so
-        that those of a fleet do not take every connection that gets free."""
-        self._follow_at = time.monotonic() + FOLLOW_AGAIN_SECONDS
+        """A service or the listener did not get a connection. After the second time in a row none of
+        them tries again for a while, so that those of a fleet do not take every connection that gets
+        free; the first may have been cut instead of refused."""
+        self._refusals += 1
+        if self._refusals > 1:
+            self._follow_at = time.monotonic() + FOLLOW_AGAIN_SECONDS
 
     def end(self) -> None:
         """Let what waits go on, because the bus is closed."""
