@@ -15,7 +15,7 @@ BACKLOG = 10_000
 BEHIND: dict[str, Any] = {"backlog": BACKLOG, "ahead": 2 * BACKLOG, "types": {"note": 1.0}, "calm": 0.7}
 
 
-@bug("P15", postgres=True, plan=BEHIND | {"only": {"kill worker": 1.0}})
+@bug("P15", postgres=True, plan=BEHIND | {"only": {"kill worker": 1.0}, "redelivery": 1.0})
 def claims_never_look_below_their_bounds() -> None:
     bounds.FORGET_SECONDS = 60.0
     for name in ("forget", "returned", "lower"):

@@ -32,16 +32,13 @@ from tests.chaos.saga_restarts import sagas_under_restarts
 from tests.chaos.snapshot import held_snapshot
 from tests.chaos.stay import stay_at
 from tests.chaos.storm import start_together, storm
-from tests.chaos.trial import Trial, lanes
+from tests.chaos.trial import SHARED_SECONDS, Trial, lanes
 from tests.failpoints.sweep import cases_of, stores, sweep
 from tests.os_processes.nursery import ROOT
 from tests.support.pgbouncer import PROGRAM
 
 LANES = 2
 """Experiments at a time: most of each is waiting."""
-SHARED_SECONDS = 3.0
-"""P15 beside another experiment: both start processes all the while, which keeps two processors busy.
-Stays that have the machine alone judge it with its own number."""
 SECONDS = 60.0
 """How long the mixed stays last by default; what follows is for so many."""
 FUZZED = 100
@@ -61,6 +58,8 @@ LOAD: dict[str, Any] = {
     "longest": 0.005,
 }
 """Many ordinary commands."""
+PLAIN: dict[str, Any] = LOAD | {"types": {"note": 970, "flaky": 20, "reject": 5, "permanent": 5}}
+"""The same without transactional handlers, beside which a worker of PostgreSQL writes no receipts."""
 BUSY: dict[str, Any] = {
     "rough": False,
     "types": {"note": 500, "slow": 300, "transfer": 200},
@@ -148,7 +147,8 @@ def single(size: Size) -> list[partial[Run | Trial]]:
         found.append(
             size.stay(
                 place, 1.2, title=f"kills, {place}", only=kills, calm=0.25, workers=6,
-                faults_min=275, commands_min=120_000 if place != "pgmq" else 30_000, **LOAD,
+                faults_min=275, commands_min=120_000 if place != "pgmq" else 30_000,
+                **LOAD if place == "pgmq" else PLAIN,
             )
         )  # fmt: skip
     for place in ("postgres", "sqlite", "pgmq"):
@@ -174,7 +174,7 @@ def single(size: Size) -> list[partial[Run | Trial]]:
             ),
             size.stay(
                 place, 0.35, title=f"outages, {place}", only={"outage": 1.0}, calm=4.0, patient=True,
-                **LOAD | {"pause": 0.004},
+                **PLAIN | {"pause": 0.004},
             ),
             partial(kill_listeners, place, size.seed, int(size.of(500) * part)),
         ]  # fmt: skip

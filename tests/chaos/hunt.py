@@ -14,7 +14,7 @@ from tests.chaos.catalogue import KINDS, NEED_FREEZES, PLANS, PROMISES, place_of
 from tests.chaos.checker import check
 from tests.chaos.laboratory import Laboratory, Plan
 from tests.chaos.places import place_named
-from tests.chaos.trial import lanes
+from tests.chaos.trial import SHARED_SECONDS, lanes
 
 STAYS_MAX = 8
 PATIENCE = 10.0
@@ -41,6 +41,7 @@ FREEZES: dict[str, Any] = {
 }
 """Some are always awake, to take over what those that sleep go on with later."""
 USUAL: dict[str, Any] = {"faults": FAULTS, "types": TYPES, "calm": 0.3, "workers": 3}
+SHARED: dict[str, Any] = {"redelivery": SHARED_SECONDS}
 MIX = {"one": 50.0, "bulk": 15.0, "batch": 10.0, "key": 40.0}
 
 
@@ -75,7 +76,7 @@ def hunt_all(bugs: Sequence[str], seed: int, at_once: int = 3) -> Iterator[Catch
         yield from pool.map(partial(hunt, seed=seed), bugs)
 
 
-def hunt(bug: str, seed: int, seconds: float = 5.0) -> Catch:
+def hunt(bug: str, seed: int, seconds: float = 4.0) -> Catch:
     """Run the laboratory with a bug until the checker objects."""
     catch = Catch(bug, seed, PROMISES.get(bug, ""), 0, Counter())
     types = {"types": KINDS[bug]} if bug in KINDS else {}
@@ -95,7 +96,7 @@ def hunt(bug: str, seed: int, seconds: float = 5.0) -> Catch:
                 mix=MIX,
                 keys=4,
                 operators=True,
-                **(FREEZES if bug in NEED_FREEZES else USUAL) | types | PLANS.get(bug, {}),
+                **SHARED | (FREEZES if bug in NEED_FREEZES else USUAL) | types | PLANS.get(bug, {}),
             )
             findings = Laboratory(plan).run()
         violations = check(findings.case)

@@ -83,6 +83,12 @@ class Plan:
     redelivery: float = 1.0
     """See `Terms`."""
 
+    @property
+    def transactional(self) -> bool:
+        """A worker of PostgreSQL that has a transactional handler leases each command by itself and
+        writes no receipts, so one is registered only where it is sent to."""
+        return self.place.transactional and (self.types is None or "transfer" in self.types)
+
 
 @dataclass
 class Findings:
@@ -205,7 +211,7 @@ class Laboratory:
             "keys": self.plan.keys,
             "in_turn": self.plan.in_turn,
             "bug": self.plan.bug,
-            "transactional": self.plan.place.transactional,
+            "transactional": self.plan.transactional,
             "types": self.plan.types,
             "history": str(history),
             "visibility_timeout": self.plan.lease,

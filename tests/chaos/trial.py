@@ -27,6 +27,11 @@ class Trial:
         return "\n".join(found)
 
 
+SHARED_SECONDS = 3.0
+"""P15 beside other experiments, which start processes all the while and keep two processors busy. Stays
+that have the machine alone judge it with its own number."""
+
+
 def lanes(count: int) -> ProcessPoolExecutor:
     """So many experiments at a time, each in a process of its own: what one computes or pumps through
     its proxy holds up no other."""
