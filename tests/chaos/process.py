@@ -24,22 +24,22 @@ def open_patiently(url: str) -> SyncCommandBus:
     bus = SyncCommandBus(url)
     while True:
         try:
-            bus.open()
+            return bus.open()
         except StoreUnavailable:
             time.sleep(0.1)
-        else:
-            return bus
+
+
+async def open_patiently_async(url: str) -> CommandBus:
+    bus = CommandBus(url)
+    while True:
+        try:
+            return await bus.open()
+        except StoreUnavailable:
+            await asyncio.sleep(0.1)
 
 
 async def work_async(config: Config, journal: Journal) -> None:
-    bus = CommandBus(config["url"])
-    while True:
-        try:
-            await bus.open()
-            break
-        except StoreUnavailable:
-            await asyncio.sleep(0.1)
-    async with bus:
+    async with await open_patiently_async(config["url"]) as bus:
         record(bus.engine, journal)
         worker = Worker(bus, DOMAINS, registry_for(config, journal), **worker_options(config))
         stop_on_sigterm(worker, config, asyncio.get_running_loop())

@@ -10,7 +10,6 @@ import msgspec
 
 from commandbus import (
     BusinessRuleException,
-    CommandBus,
     HandlerRegistry,
     PermanentCommandError,
     ProcessReplyRouter,
@@ -18,7 +17,8 @@ from commandbus import (
     Worker,
 )
 from commandbus.processes import Process, step
-from commandbus.sync import SyncCommandBus, SyncProcessReplyRouter, SyncWorker
+from commandbus.sync import SyncProcessReplyRouter, SyncWorker
+from tests.chaos.process import open_patiently, open_patiently_async
 from tests.os_processes.child import Config, metrics_of, say, stop_on_sigterm, worker_options
 
 DOMAIN = "saga"
@@ -95,7 +95,7 @@ def registry_for(config: Config) -> HandlerRegistry:
 
 
 async def serve_async(config: Config) -> None:
-    async with CommandBus(config["url"]) as bus:
+    async with await open_patiently_async(config["url"]) as bus:
         served: Any
         if config["role"] == "worker":
             served = Worker(bus, DOMAIN, registry_for(config), **worker_options(config))
@@ -108,7 +108,7 @@ async def serve_async(config: Config) -> None:
 
 
 def serve_in_threads(config: Config) -> None:
-    with SyncCommandBus(config["url"]) as bus:
+    with open_patiently(config["url"]) as bus:
         served: Any
         if config["role"] == "worker":
             served = SyncWorker(bus, DOMAIN, registry_for(config), **worker_options(config))

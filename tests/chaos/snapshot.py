@@ -23,8 +23,8 @@ from tests.support.working import DOMAIN, Done, working
 
 COUNT = 500
 """Commands in a turn."""
-PAUSE = 3.0
-"""Seconds between two pairs of turns."""
+PAUSE, SHORT_PAUSE = 3.0, 0.5
+"""Seconds between two pairs of turns; what is over sooner has more of them."""
 AFTER = 100.0
 """Seconds for which it goes on when the snapshot is gone: autovacuum looks around once a minute."""
 SHARE = 0.8
@@ -40,7 +40,7 @@ def held_snapshot(seed: int, seconds: float = 600.0) -> Trial:
             reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             reader.execute("select count(*) from commandbus.command")
             shares = _pairs(held, free, seconds)
-        afterwards = _pairs(held, free, min(AFTER, seconds))
+        afterwards = _pairs(held, free, min(AFTER, seconds), pause=SHORT_PAUSE)
     late, afterwards = (found[-max(1, len(found) // 3) :] for found in (shares, afterwards))
     during, after = median(late), median(afterwards)
     note = (
@@ -70,7 +70,9 @@ class _Side:
         return time.perf_counter() - began
 
 
-def _pairs(held: _Side, free: _Side, seconds: float, at_least: int = 1) -> list[float]:
+def _pairs(
+    held: _Side, free: _Side, seconds: float, at_least: int = 1, pause: float = PAUSE
+) -> list[float]:
     """The throughput of one side as a share of the other's, again and again."""
     shares: list[float] = []
     until = time.monotonic() + seconds
@@ -79,5 +81,5 @@ def _pairs(held: _Side, free: _Side, seconds: float, at_least: int = 1) -> list[
         sides = (held, free) if len(shares) % 2 else (free, held)
         took = {side: side.turn() for side in sides}
         shares.append(took[free] / took[held])
-        time.sleep(min(PAUSE, max(0.0, until - time.monotonic())))
+        time.sleep(min(pause, max(0.0, until - time.monotonic())))
     return shares
