@@ -6,7 +6,7 @@ from __future__ import annotations
 from tests.chaos.bad_histories import change
 from tests.chaos.case import Trace
 from tests.chaos.checker import check
-from tests.chaos.good_history import Good, T, claimed, fault, handled
+from tests.chaos.good_history import Good, T, claimed, fault, handled, settled
 from tests.chaos.timeliness import NOT_BEGUN
 
 
@@ -68,4 +68,39 @@ def test_a_command_that_a_recorder_gave_back_is_judged_as_well() -> None:
         for trace in it.finals["g"].trail
     )
     change(it.finals, "g", trail=trail)
+    assert late(it)
+
+
+def full_all_the_while(it: Good, *earlier: tuple[str, float]) -> None:
+    """No fresh commands are claimed; worker 21 first settles eight commands, by these events, and then
+    holds eight more, as many as it has slots, until g begins."""
+    claims_go_on(it)
+    it.events[:] = [
+        e for e in it.events if e["event"] != "claimed" or "other" not in e["members"][0]["id"]
+    ]
+    ended = {f"ended {n}": 300 + n for n in range(8)}
+    held = {f"held {n}": n for n in range(8)}
+    it.events.append(claimed(T + 102.0, 21, 501, *ended, **ended))
+    it.events += [
+        settled(name, at + n / 1_000, 21, 501, how) for how, at in earlier for n, name in enumerate(ended)
+    ]
+    it.events.append(claimed(T + 103.1, 21, 502, *held, **held))
+
+
+def test_a_worker_whose_slots_were_full_all_the_while_had_no_room() -> None:
+    it = Good()
+    full_all_the_while(it, ("settled", T + 102.4))
+    assert not late(it)
+
+
+def test_a_settle_that_is_repeated_frees_no_slot_twice() -> None:
+    it = Good()
+    full_all_the_while(it, ("settle_unknown", T + 102.2), ("settled", T + 102.4))
+    assert not late(it)
+
+
+def test_a_worker_with_free_slots_had_room() -> None:
+    it = Good()
+    full_all_the_while(it, ("settled", T + 102.4))
+    it.events[-1]["members"] = it.events[-1]["members"][:4]
     assert late(it)

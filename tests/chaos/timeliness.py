@@ -85,13 +85,18 @@ class Fleet:
         ]
         self._lives: dict[int, tuple[float, float]] = {}
         self._load: dict[int, list[tuple[float, int]]] = defaultdict(list)
+        held: set[tuple[str, int]] = set()
         for event in case.events:
             first, _ = self._lives.get(event["pid"], (event["at"], 0.0))
             self._lives[event["pid"]] = first, event["at"]
+            members = {(one["id"], one["token"]) for one in event.get("members", ())}
             if event["event"] == "claimed":
-                self._load[event["pid"]].append((event["began"], len(event["members"])))
-            elif event["event"] in ("settled", "refused", "settle_unknown"):
-                self._load[event["pid"]].append((event["at"], -len(event["members"])))
+                held |= members
+                self._load[event["pid"]].append((event["began"], len(members)))
+            # A settle of unknown outcome is repeated, and its worker claims nothing more until then.
+            elif event["event"] in ("settled", "refused"):
+                self._load[event["pid"]].append((event["at"], -len(members & held)))
+                held -= members
 
     def store_was_harmed(self, since: float, until: float) -> bool:
         return any(began <= until and ended >= since for began, ended in self._store_faults)
