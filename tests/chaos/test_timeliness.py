@@ -82,7 +82,9 @@ def full_all_the_while(it: Good, *earlier: tuple[str, float]) -> None:
     held = {f"held {n}": n for n in range(8)}
     it.events.append(claimed(T + 102.0, 21, 501, *ended, **ended))
     it.events += [
-        settled(name, at + n / 1_000, 21, 501, how) for how, at in earlier for n, name in enumerate(ended)
+        settled(name, at + n / 1_000, 21, 501, how)
+        for how, at in earlier
+        for n, name in enumerate(ended)
     ]
     it.events.append(claimed(T + 103.1, 21, 502, *held, **held))
 
