@@ -59,6 +59,14 @@ METRICS: dict[str, Metric] = {
         ),
         Metric("pickup_p99", "pick-up p99", "ms", "the same way, of 250 a turn", False),
         Metric(
+            "urgent_p50",
+            "urgent p50",
+            "ms",
+            "a command of high priority that another process sends during a drain, to its start",
+            False,
+        ),
+        Metric("urgent_p99", "urgent p99", "ms", "the same way, of 100 a turn", False),
+        Metric(
             "idle", "idle", "statements/s", "statements of one worker that has nothing to do", False
         ),
         Metric("memory", "worker memory", "MB", "peak resident memory during a drain", False),

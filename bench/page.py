@@ -20,8 +20,8 @@ THROUGHPUT = (
     "drain_call", "drain_wait", "busy",
 )  # fmt: skip
 COSTS = (
-    "pickup_p50", "pickup_p99", "idle", "memory", "wal", "send_wal", "commits", "dead", "server_cpu",
-    "worker_cpu", "snapshot_rate", "snapshot",
+    "pickup_p50", "pickup_p99", "urgent_p50", "urgent_p99", "idle", "memory", "wal", "send_wal",
+    "commits", "dead", "server_cpu", "worker_cpu", "snapshot_rate", "snapshot",
 )  # fmt: skip
 RATIOS = ("bulk_send", "send_16", "drain_10", "drain_best", "drain_2", "pickup_p50", "memory", "wal")
 CHARTED = {
