@@ -293,7 +293,7 @@ def _conditions(it: Medians) -> list[Row]:
                 97,
                 unit="%",
                 beyond=_says(
-                    "100 tasks that only wait, without a bus, reach {:.1f} % on this loop",
+                    "100 tasks that only wait, without a bus, reach {:.0f} % on this loop",
                     it.of(LIMITS, "wait_share"),
                     97,
                 ),
