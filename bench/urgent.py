@@ -141,6 +141,7 @@ def measure(runtime: str, url: str, options: argparse.Namespace) -> None:
             [
                 *(sys.executable, "-m", "bench.urgent", "--work", runtime, "--url", url),
                 *("--concurrency", str(options.concurrency), "--handler", str(options.handler)),
+                *("--switch-interval", str(options.switch_interval)),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -206,12 +207,14 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=100)
     parser.add_argument("--handler", type=float, default=0.0, help="seconds that a handler waits (0)")
     parser.add_argument("--seconds", type=float, default=5.0, help="of sending (5)")
+    parser.add_argument("--switch-interval", type=float, default=sys.getswitchinterval())
     parser.add_argument("--server", action="store_true", help="a private PostgreSQL")
     parser.add_argument("--bare", action="store_true", help="beside a bare process, on PostgreSQL")
     parser.add_argument("--listen", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
+        sys.setswitchinterval(options.switch_interval)
         work(options.work, options.url, options.concurrency, options.handler)
         return
     if options.listen:
