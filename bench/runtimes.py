@@ -4,12 +4,15 @@ A private server with durable settings; for each concurrency and handler, both r
 database of the same commands, turn by turn, and the ratio of the medians is printed: 1.00 means that
 threads are as fast. Handlers do nothing (`noop`), make one system call (`call`, as handlers do that
 write somewhere: threads give up the interpreter in it), or wait so many milliseconds (`1ms`).
-`--profile threads` prints where that runtime spends its time instead.
+`--profile threads` prints where that runtime spends its time instead. `--bare` measures threads and
+tasks without a bus in their place, which compute for 20 µs and run the handler: their ratio is what the
+interpreter allows.
 """
 
 import argparse
 import asyncio
 import cProfile
+import itertools
 import os
 import pstats
 import statistics
@@ -27,6 +30,8 @@ from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.postgres import PostgresServer, create_database, drop_database
 
 DOMAIN, TYPE = "bench", "noop"
+COMPUTE = 20e-6
+"""Seconds that a command without a bus computes: about what one costs a worker."""
 
 
 class Begun:
@@ -103,6 +108,57 @@ def drain_threads(url: str, count: int, concurrency: int, act: Act) -> float:
     return count / (ended - begun.at)
 
 
+def bare_threads(count: int, concurrency: int, act: Act, busy: float) -> float:
+    """Threads that take turns at counting, compute and run the handler."""
+    numbers = itertools.count()
+
+    def work() -> None:
+        while next(numbers) < count:
+            compute(busy)
+            act.call()
+            if act.seconds:
+                time.sleep(act.seconds)
+
+    threads = [threading.Thread(target=work) for _ in range(concurrency)]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return count / (time.perf_counter() - began)
+
+
+async def bare_tasks(count: int, concurrency: int, act: Act, busy: float) -> float:
+    """The same for tasks of one loop."""
+    numbers = itertools.count()
+
+    async def work() -> None:
+        while next(numbers) < count:
+            compute(busy)
+            act.call()
+            if act.seconds:
+                await asyncio.sleep(act.seconds)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(work() for _ in range(concurrency)))
+    return count / (time.perf_counter() - began)
+
+
+def compute(seconds: float) -> None:
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+
+def compare_bare(options: argparse.Namespace) -> None:
+    def run(runtime: str, count: int, concurrency: int, act: Act) -> float:
+        if runtime == "threads":
+            return bare_threads(count, concurrency, act, options.compute)
+        return asyncio.run(bare_tasks(count, concurrency, act, options.compute))
+
+    table(run, options)
+
+
 def amount(commands: int, concurrency: int, seconds: float) -> int:
     """As many as keep a run to a few seconds."""
     if not seconds:
@@ -111,6 +167,18 @@ def amount(commands: int, concurrency: int, seconds: float) -> int:
 
 
 def compare(fresh: Callable[[], str], options: argparse.Namespace) -> None:
+    def run(runtime: str, count: int, concurrency: int, act: Act) -> float:
+        url = fresh()
+        fill(url, count)
+        if runtime == "threads":
+            return drain_threads(url, count, concurrency, act)
+        return asyncio.run(drain_asyncio(url, count, concurrency, act))
+
+    table(run, options)
+
+
+def table(run: Callable[[str, int, int, Act], float], options: argparse.Namespace) -> None:
+    """Turn by turn; medians, and their ratio."""
     print(f"{'handler':<8}{'slots':>6}{'asyncio/s':>12}{'threads/s':>12}{'ratio':>8}", flush=True)
     for act in options.handlers:
         for concurrency in options.slots:
@@ -118,12 +186,7 @@ def compare(fresh: Callable[[], str], options: argparse.Namespace) -> None:
             rates: dict[str, list[float]] = {"asyncio": [], "threads": []}
             for _ in range(options.repeat):
                 for runtime, found in rates.items():
-                    url = fresh()
-                    fill(url, count)
-                    if runtime == "asyncio":
-                        found.append(asyncio.run(drain_asyncio(url, count, concurrency, act)))
-                    else:
-                        found.append(drain_threads(url, count, concurrency, act))
+                    found.append(run(runtime, count, concurrency, act))
             one, other = (statistics.median(rates[name]) for name in ("asyncio", "threads"))
             figures = f"{one:>12,.0f}{other:>12,.0f}{other / one:>8.2f}"
             print(f"{act.name:<8}{concurrency:>6}{figures}", flush=True)
@@ -165,10 +228,15 @@ def main() -> None:
     known = [Act(name) for name in ("noop", "call", "1ms")]
     parser.add_argument("--handlers", type=acts, nargs="+", default=known)
     parser.add_argument("--switch-interval", type=float, default=sys.getswitchinterval())
+    parser.add_argument("--bare", action="store_true", help="without a bus")
+    parser.add_argument("--compute", type=float, default=COMPUTE, help="seconds, with --bare")
     parser.add_argument("--profile", choices=["threads", "asyncio"])
     options = parser.parse_args()
     sys.setswitchinterval(options.switch_interval)
     sys.dont_write_bytecode = False  # an installed program is compiled
+    if options.bare:
+        compare_bare(options)
+        return
     with PostgresServer.start(durable=True) as server:
         made: list[str] = []
 

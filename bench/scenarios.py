@@ -25,6 +25,8 @@ AWAKE_COMMANDS = 2_000
 SEND_SECONDS = 1.0
 PICKUPS = 250
 PICKUP_PAUSE = 0.02
+URGENTS = 100
+URGENT_BACKLOG_SECONDS, URGENT_BACKLOG_MAX = 4.0, 250_000
 
 Figures = dict[str, float]
 
@@ -278,6 +280,39 @@ def pickup(lab: Lab, subject: Subject, scale: float) -> Figures:
     return {"pickup_p50": percentile(late, 0.5), "pickup_p99": percentile(late, 0.99)}
 
 
+def urgent(lab: Lab, subject: Subject, scale: float) -> Figures:
+    """The same for commands of high priority, while a backlog of others is drained."""
+    if not (subject.is_ours or subject.has_urgent):
+        return {}
+    count = scaled(URGENTS, scale, 20) + 3
+    seconds = max(1.0, URGENT_BACKLOG_SECONDS * min(1.0, scale))
+    backlog = subject.commands(subject.best, seconds, URGENT_BACKLOG_MAX)
+    late: list[float] = []
+    begun = 0
+    with lab.place(subject) as place:
+        fill(lab, place, backlog)
+        with (
+            lab.start(place, "paced", count=count, pause=PICKUP_PAUSE, urgent=True) as sender,
+            lab.start(place, "work", concurrency=subject.best, count=backlog) as worker,
+        ):
+            sender.wait_for("ready")
+            worker.wait_for("ready")
+            worker.go()
+            worker.wait_for("begun")
+            sender.go()
+            while len(late) < count:
+                event = worker.next(SILENT_SECONDS)
+                if event is None:
+                    raise DriverFailed(f"{len(late)} of {count} urgent commands, then silence")
+                begun = max(begun, event.get("begun", 0))
+                if "late" in event:
+                    late.append(event["late"] * 1_000)
+    if begun >= backlog:
+        raise DriverFailed("the backlog was drained before the last urgent command")
+    late = late[3:]
+    return {"urgent_p50": percentile(late, 0.5), "urgent_p99": percentile(late, 0.99)}
+
+
 def scaled(count: int, scale: float, least: int = 200) -> int:
     return max(least, int(count * scale))
 
@@ -292,5 +327,6 @@ SCENARIOS: dict[str, Scenario] = {
     "calls": calls,
     "singles": singles,
     "pickup": pickup,
+    "urgent": urgent,
     "snapshot": snapshot,
 }

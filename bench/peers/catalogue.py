@@ -32,6 +32,8 @@ class Subject:
     """Its environment; without any, it runs in ours."""
     version_of: str = ""
     variant: str = ""
+    has_urgent: bool = False
+    """Its driver knows how to send a command of high priority; those of ours do."""
     unfinished: str = ""
     """SQL that is true as long as some command has no durable outcome."""
     unmeasured: Mapping[str, str] = field(default_factory=dict)
@@ -104,6 +106,7 @@ SUBJECTS: tuple[Subject, ...] = (
         packages=("graphile-worker@0.17", "pg@8"),
         version_of="graphile-worker",
         variant="batched",
+        has_urgent=True,
         unfinished="exists (select from graphile_worker._private_jobs)",
     ),
     Subject(
@@ -117,6 +120,7 @@ SUBJECTS: tuple[Subject, ...] = (
         best=10,
         packages=("graphile-worker@0.17", "pg@8"),
         version_of="graphile-worker",
+        has_urgent=True,
         unfinished="exists (select from graphile_worker._private_jobs)",
     ),
     Subject(
@@ -131,6 +135,7 @@ SUBJECTS: tuple[Subject, ...] = (
         "without its payload; tables are durable",
         best=1_000,
         packages=("pgqueuer", "asyncpg", "uvloop"),
+        has_urgent=True,
         unfinished="exists (select from pgqueuer)",
     ),
     Subject(
@@ -253,6 +258,7 @@ SUBJECTS: tuple[Subject, ...] = (
             **EMBEDDED,
             "singles": "one process holds it all",
             "pickup": "one process holds it all",
+            "urgent": "one process holds it all",
             "drain_2": "one process holds it all",
             "calls": "one process holds it all",
         },

@@ -92,7 +92,7 @@ def test_statements_are_counted_by_database() -> None:
 
 def test_every_bar_is_judged_and_what_is_missing_is_not_reached() -> None:
     rows = {row.figure: row for row in judge(results())}
-    assert len(rows) == 19
+    assert len(rows) == 27
     drain = rows["drain, one process, best concurrency"]
     assert drain.bar.found == pytest.approx(4)
     assert drain.bar.is_reached
@@ -123,6 +123,24 @@ def test_the_page_says_why_a_goal_is_beyond_reach_where_it_was_missed(tmp_path: 
 
     assert "- drain on SQLite, ≥ half of the raw batch rate: the Python of a command" in written(60_000)
     assert "Beyond reach" not in written(300_000)
+
+
+def test_a_goal_is_beyond_reach_only_where_the_machine_itself_stays_below_it() -> None:
+    def written(share: float) -> str:
+        found = results()
+        found.add("commandbus", {"busy": 92.0})
+        found.add("limits", {"wait_share": share})
+        return page.text(found, [])
+
+    assert "≥ 97 %: 100 tasks that only wait, without a bus, reach 95 % on this loop." in written(94.7)
+    assert "Beyond reach" not in written(98.0)
+
+
+def test_costs_are_judged_beside_the_best_peer() -> None:
+    found = results()
+    assert {row.figure: row for row in judge(found)}["WAL of a drained command"].bar.found is None
+    found.add("pgqueuer", {"wal": 16.0})
+    assert "WAL of a drained command: ≤ every peer: 1.25 ×, not reached" in missed(found)
 
 
 def test_the_page_says_what_was_measured_and_what_was_not(tmp_path: Path) -> None:

@@ -30,6 +30,9 @@ class CommandBusPeer(kit.Peer):
     async def send(self, data: Any) -> None:
         await self.bus.send(DOMAIN, TYPE, data)
 
+    async def send_urgent(self, data: Any) -> None:
+        await self.bus.send(DOMAIN, TYPE, data, priority="high")
+
     async def send_many(self, data: list[Any]) -> None:
         await self.bus.send_many([SendRequest(DOMAIN, TYPE, one) for one in data])
 

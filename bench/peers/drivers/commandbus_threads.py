@@ -23,6 +23,9 @@ class ThreadsPeer(kit.Peer):
     def send(self, data: Any) -> None:
         self.bus.send(DOMAIN, TYPE, data)
 
+    def send_urgent(self, data: Any) -> None:
+        self.bus.send(DOMAIN, TYPE, data, priority="high")
+
     def send_many(self, data: list[Any]) -> None:
         self.bus.send_many([SendRequest(DOMAIN, TYPE, one) for one in data])
 

@@ -23,6 +23,9 @@ main({
   send(data) {
     return this.utils.addJob("work", data);
   },
+  sendUrgent(data) {
+    return this.utils.addJob("work", data, { priority: -10 });
+  },
   sendMany(data) {
     return this.utils.addJobs(data.map((payload) => ({ identifier: "work", payload })));
   },

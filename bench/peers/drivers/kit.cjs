@@ -76,7 +76,7 @@ async function singles(peer) {
 async function paced(peer) {
   for (let number = 0; number < task.count; number += 1) {
     await sleep(task.pause * (0.5 + Math.random()));
-    await peer.send({ at: now() });
+    await (task.urgent ? peer.sendUrgent({ at: now() }) : peer.send({ at: now() }));
   }
 }
 

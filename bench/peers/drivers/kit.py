@@ -6,7 +6,8 @@ standard library. It gets one task as JSON, prints a line of JSON per event, and
     setup    make the tables                                     {"ready"} {"done"}
     fill     send `count` commands, `chunk` at a time            {"ready"} {"done", "seconds"}
     singles  `senders` of one process send for `seconds`         {"ready"} {"done", "seconds", "count"}
-    paced    send `count` commands, each stamped, `pause` apart  {"ready"} {"done"}
+    paced    send `count` commands, each stamped, `pause` apart, {"ready"} {"done"}
+             with a high priority if the task says `urgent`
     work     carry out commands until killed                     {"ready"} {"begun", "first", …}
                                                                  {"late"} for each stamped command
     run      fill and work in one process, for stores that die with it
@@ -105,6 +106,10 @@ class Peer:
         """Send one command."""
         raise AssertionError("a peer knows how to send")
 
+    def send_urgent(self, data: Any) -> Any:
+        """Send one command that is to begin before those of `send_many`."""
+        raise AssertionError("a peer with priorities knows how to send what is urgent")
+
     def send_many(self, data: list[Any]) -> Any:
         """Send many at once, the fastest way there is."""
         raise AssertionError("a peer knows how to send many")
@@ -164,10 +169,11 @@ async def singles(peer: Peer) -> tuple[int, float]:
 async def paced(peer: Peer) -> None:
     """At irregular intervals, so that no poll interval is met by luck."""
     chance = random.Random(1)
+    send = peer.send_urgent if peer.task.get("urgent") else peer.send
     for _ in range(peer.task["count"]):
         pause = peer.task["pause"] * chance.uniform(0.5, 1.5)
         await finished(time.sleep(pause) if peer.blocking else asyncio.sleep(pause))
-        await finished(peer.send({"at": time.monotonic()}))
+        await finished(send({"at": time.monotonic()}))
 
 
 async def carry_out(peer: Peer) -> None:

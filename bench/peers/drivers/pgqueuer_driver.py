@@ -24,6 +24,9 @@ class PgQueuerPeer(kit.Peer):
     async def send(self, data: Any) -> None:
         await self.queries.enqueue("work", json.dumps(data).encode())
 
+    async def send_urgent(self, data: Any) -> None:
+        await self.queries.enqueue("work", json.dumps(data).encode(), 10)
+
     async def send_many(self, data: list[Any]) -> None:
         bodies = [json.dumps(one).encode() for one in data]
         await self.queries.enqueue(["work"] * len(data), bodies, [0] * len(data))
