@@ -14,7 +14,10 @@ from commandbus.errors import CommandBusError
 from tests.tidy.project import ROOT
 
 CODE = re.compile(r"[A-Z][A-Z_]{3,}")
-MAKERS = {"Failure", "Parked", "PermanentCommandError", "ProcessError", "DecisionError"}
+MAKERS = {
+    *("Failure", "Parked", "ProcessError", "DecisionError", "refuse"),
+    *("TransientCommandError", "PermanentCommandError", "__init__"),
+}
 ROOMS = ("domain", "worker", "operations", "engines", "store")
 
 
@@ -33,6 +36,11 @@ def pages() -> dict[str, str]:
     return reference().pages()
 
 
+def name_of(function: ast.expr) -> str:
+    """`refuse` of `refuse(…)`, `__init__` of `super().__init__(…)`."""
+    return str(getattr(function, "id", getattr(function, "attr", "")))
+
+
 def codes_in_the_source() -> set[str]:
     """Texts in capitals that are passed to what makes failures and reasons for parking."""
     found: set[str] = set()
@@ -40,7 +48,7 @@ def codes_in_the_source() -> set[str]:
         for path in (ROOT / "src" / "commandbus" / room).rglob("*.py"):
             tree = ast.parse(path.read_text(encoding="utf-8"))
             for call in ast.walk(tree):
-                if isinstance(call, ast.Call) and getattr(call.func, "id", "") in MAKERS:
+                if isinstance(call, ast.Call) and name_of(call.func) in MAKERS:
                     values = [*call.args, *(keyword.value for keyword in call.keywords)]
                     texts = [v.value for v in values if isinstance(v, ast.Constant)]
                     found |= {t for t in texts if isinstance(t, str) and CODE.fullmatch(t)}
