@@ -15,12 +15,14 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import typer.main
 from typer.core import TyperGroup
 
+import commandbus
 from commandbus.interfaces.cli.app import SECTIONS, app
 from commandbus.interfaces.cli.exits import EXIT_CODES
 from commandbus.interfaces.web.openapi import PREFIX, document
@@ -328,9 +330,9 @@ def _command(path: str, command: Any, parent: Any) -> Iterator[str]:
 def metrics() -> dict[str, tuple[str, str]]:
     """Name, kind and meaning of every metric, read from the calls of `Exposition.add` in the code."""
     found: dict[str, tuple[str, str]] = {}
-    for name in ("exposition", "commands", "store"):
-        module = importlib.import_module(f"commandbus.observe.{name}")
-        for node in ast.walk(ast.parse(inspect.getsource(module))):
+    for path in sorted(Path(commandbus.__file__).parent.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "Exposition" in text else ():
             if not isinstance(node, ast.Call) or len(node.args) < 3:
                 continue
             texts = [str(arg.value) for arg in node.args[:3] if isinstance(arg, ast.Constant)]
