@@ -328,15 +328,17 @@ def _command(path: str, command: Any, parent: Any) -> Iterator[str]:
 
 @cache
 def metrics() -> dict[str, tuple[str, str]]:
-    """Name, kind and meaning of every metric, read from the calls of `Exposition.add` in the code."""
+    """Name, kind and meaning of every metric, read from the calls of an `Exposition` in the code."""
     found: dict[str, tuple[str, str]] = {}
     for path in sorted(Path(commandbus.__file__).parent.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         for node in ast.walk(ast.parse(text)) if "Exposition" in text else ():
-            if not isinstance(node, ast.Call) or len(node.args) < 3:
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
             texts = [str(arg.value) for arg in node.args[:3] if isinstance(arg, ast.Constant)]
-            if len(texts) == 3 and texts[1] in ("counter", "gauge", "histogram"):
+            if node.func.attr == "histograms":
+                found[f"commandbus_{texts[0]}"] = ("histogram", texts[1])
+            elif node.func.attr == "add" and len(texts) == 3 and texts[1] in ("counter", "gauge"):
                 found[f"commandbus_{texts[0]}"] = (texts[1], texts[2])
     return found
 
