@@ -27,7 +27,6 @@ from commandbus.errors import ConfigurationError
 from commandbus.interfaces.cli import signals
 from commandbus.sync import SyncCommandBus
 from tests.platforms import unix_names
-from tests.postgres.database import empty_url
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
@@ -114,6 +113,8 @@ asyncio.run(main())
 
 @pytest.mark.postgres
 def test_a_server_is_used_without_what_only_unix_has() -> None:
+    from tests.postgres.database import empty_url  # starts a server as Unix does
+
     ended = run("-c", WORK_ON_A_SERVER, empty_url())
     assert ended.stdout.split() == ["1", "2", "3", "4"], ended.stdout + ended.stderr
     assert "not listening" not in ended.stderr

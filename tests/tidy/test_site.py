@@ -39,17 +39,33 @@ def pages() -> dict[str, str]:
     return reference().pages()
 
 
+NAMED = ("code", "error_code", "reason")
+
+
 def codes_in_the_source() -> set[str]:
-    """Texts in capitals that are passed to what makes failures and reasons for parking."""
+    """Texts in capitals that are passed to what makes failures and reasons for parking, and those that
+    are passed by such a name, or are its default."""
     found: set[str] = set()
-    for room in ROOMS:
-        for path in (ROOT / "src" / "commandbus" / room).rglob("*.py"):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            for call in ast.walk(tree):
-                if isinstance(call, ast.Call) and getattr(call.func, "id", "") in MAKERS:
-                    values = [*call.args, *(keyword.value for keyword in call.keywords)]
-                    texts = [v.value for v in values if isinstance(v, ast.Constant)]
-                    found |= {t for t in texts if isinstance(t, str) and CODE.fullmatch(t)}
+    package = ROOT / "src" / "commandbus"
+    for path in (
+        package / "errors.py",
+        *(file for room in ROOMS for file in (package / room).rglob("*.py")),
+    ):
+        values: list[ast.expr | None] = []
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                made = getattr(node.func, "id", "") in MAKERS
+                values += node.args if made else ()
+                values += (word.value for word in node.keywords if made or word.arg in NAMED)
+            elif isinstance(node, ast.arguments):
+                placed = [*node.posonlyargs, *node.args]
+                named = placed[len(placed) - len(node.defaults) :]
+                pairs = zip(
+                    [*named, *node.kwonlyargs], [*node.defaults, *node.kw_defaults], strict=True
+                )
+                values += (default for one, default in pairs if one.arg in NAMED)
+        texts = [value.value for value in values if isinstance(value, ast.Constant)]
+        found |= {text for text in texts if isinstance(text, str) and CODE.fullmatch(text)}
     return found
 
 
@@ -74,6 +90,7 @@ def test_the_site_builds_without_a_warning(tmp_path: object) -> None:
 
 def test_every_code_of_the_source_is_explained() -> None:
     page = (ROOT / "docs" / "codes.md").read_text(encoding="utf-8")
+    assert {"STEP_TIMEOUT", "RETRY_AFTER", "EXHAUSTED"} <= codes_in_the_source()
     missing = {code for code in codes_in_the_source() if f"`{code}`" not in page}
     assert len(codes_in_the_source()) > 15
     assert not missing, f"Add a row to docs/codes.md for {', '.join(sorted(missing))}."
