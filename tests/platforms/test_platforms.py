@@ -68,6 +68,15 @@ def test_every_module_can_be_imported_without_what_only_unix_has() -> None:
 
 
 @pytest.mark.slow
+def test_the_tests_of_every_system_can_be_collected_without_what_only_unix_has() -> None:
+    """A module that cannot be imported ends a run before its first test."""
+    plugins = ["tests.platforms.unlike_unix", "no:commandbus", "no:xdist", "no:cacheprovider"]
+    chosen = ["--collect-only", "-q", "-m", "not postgres", "tests/unit", "tests/conformance"]
+    ended = run("-m", "pytest", *(f"-p{name}" for name in plugins), *chosen)
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-2000:]
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_embedded_engines_work_without_what_only_unix_has(tmp_path: Path) -> None:
     """A part of the conformance suite, in memory and on SQLite, in both runtimes."""
@@ -94,7 +103,7 @@ from commandbus.sync import SyncCommandBus, SyncWorker
 registry = HandlerRegistry()
 
 @registry.handler("orders", "ship")
-def ship(command):
+def ship(command, context):
     return command.data
 
 with SyncCommandBus(sys.argv[1], migrate=True) as bus:
