@@ -15,12 +15,14 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import typer.main
 from typer.core import TyperGroup
 
+import commandbus
 from commandbus.interfaces.cli.app import SECTIONS, app
 from commandbus.interfaces.cli.exits import EXIT_CODES
 from commandbus.interfaces.web.openapi import PREFIX, document
@@ -42,6 +44,10 @@ INTEGRATIONS = {
     "commandbus.integrations.django.backend": ("CommandBusBackend",),
     "commandbus.integrations.django.handling": ("registry_for",),
     "commandbus.integrations.celery": (),
+    "commandbus.interfaces.web": (),
+    "commandbus.observe.exposition": ("render", "render_sender"),
+    "commandbus.observe.logs": ("JsonFormatter", "correlated"),
+    "commandbus.runtimes.probes": ("SignsOfLife",),
 }
 """What programs import of the integrations; of those with `__all__`, what it lists."""
 LINE = 88
@@ -71,10 +77,12 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def names_of(module: ModuleType) -> list[str]:
-    """The public names of a module: those that it lists, or else those that it imports by name."""
+    """The public names of a module: what it lists, or else its own, or what it passes on."""
     listed = getattr(module, "__all__", None)
     if listed is None:
-        listed = [name for name in dir(module) if not name.startswith("_")]
+        known = [name for name in dir(module) if not name.startswith("_")]
+        own = [n for n in known if getattr(getattr(module, n), "__module__", "") == module.__name__]
+        listed = own or known
     return sorted(
         name for name in listed if not inspect.ismodule(getattr(module, name)) and name != "annotations"
     )
@@ -82,11 +90,41 @@ def names_of(module: ModuleType) -> list[str]:
 
 def module_page(name: str) -> str:
     module = importlib.import_module(name)
-    public = names_of(importlib.import_module("commandbus.names") if name == "commandbus" else module)
+    listing = importlib.import_module("commandbus.names") if name == "commandbus" else module
+    public, homes = names_of(listing), imported_by(listing)
     parts = [f"# `{name}`", MODULES[name]]
     for public_name in public:
-        parts += entry(public_name, getattr(module, public_name))
+        home = constants_of(homes.get(public_name, name))
+        if public_name in home:
+            parts += [f"## {public_name}", home[public_name]]
+        else:
+            parts += entry(public_name, getattr(module, public_name))
     return "\n\n".join(parts) + "\n"
+
+
+def imported_by(module: ModuleType) -> dict[str, str]:
+    """The modules from which a module has its names."""
+    imports = [
+        node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ImportFrom)
+    ]
+    return {alias.asname or alias.name: node.module or "" for node in imports for alias in node.names}
+
+
+@cache
+def constants_of(name: str) -> dict[str, str]:
+    """The docstrings that follow the constants and aliases of a module."""
+    found: dict[str, str] = {}
+    for assigned, text in pairwise(ast.parse(inspect.getsource(importlib.import_module(name))).body):
+        if isinstance(assigned, ast.Assign):
+            target = assigned.targets[0]
+        elif isinstance(assigned, ast.AnnAssign):
+            target = assigned.target
+        else:
+            continue
+        words = text.value if isinstance(text, ast.Expr) else None
+        if isinstance(words, ast.Constant) and isinstance(target, ast.Name):
+            found[target.id] = inspect.cleandoc(str(words.value))
+    return found
 
 
 def integrations_page() -> str:
@@ -326,15 +364,19 @@ def _command(path: str, command: Any, parent: Any) -> Iterator[str]:
 
 @cache
 def metrics() -> dict[str, tuple[str, str]]:
-    """Name, kind and meaning of every metric, read from the calls of `Exposition.add` in the code."""
+    """Name, kind and meaning of every metric, read from the calls of an `Exposition` in the code."""
     found: dict[str, tuple[str, str]] = {}
-    for name in ("exposition", "commands", "store"):
-        module = importlib.import_module(f"commandbus.observe.{name}")
-        for node in ast.walk(ast.parse(inspect.getsource(module))):
-            if not isinstance(node, ast.Call) or len(node.args) < 3:
+    for path in sorted(Path(commandbus.__file__).parent.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if "Exposition" not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
             texts = [str(arg.value) for arg in node.args[:3] if isinstance(arg, ast.Constant)]
-            if len(texts) == 3 and texts[1] in ("counter", "gauge", "histogram"):
+            if node.func.attr == "histograms":
+                found[f"commandbus_{texts[0]}"] = ("histogram", texts[1])
+            elif node.func.attr == "add" and len(texts) == 3 and texts[1] in ("counter", "gauge"):
                 found[f"commandbus_{texts[0]}"] = (texts[1], texts[2])
     return found
 

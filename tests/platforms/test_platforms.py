@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,9 +20,11 @@ from types import SimpleNamespace
 import pytest
 
 from commandbus import installation, new_event_loop
+from commandbus.engines.postgres import watch
 from commandbus.engines.postgres.event_loops import check_loop
 from commandbus.engines.sqlite import location
 from commandbus.errors import ConfigurationError
+from commandbus.interfaces.cli import signals
 from commandbus.sync import SyncCommandBus
 from tests.platforms import unix_names
 
@@ -62,6 +68,15 @@ def test_every_module_can_be_imported_without_what_only_unix_has() -> None:
 
 
 @pytest.mark.slow
+def test_the_tests_of_every_system_can_be_collected_without_what_only_unix_has() -> None:
+    """A module that cannot be imported ends a run before its first test."""
+    plugins = ["tests.platforms.unlike_unix", "no:commandbus", "no:xdist", "no:cacheprovider"]
+    chosen = ["--collect-only", "-q", "-m", "not postgres", "tests/unit", "tests/conformance"]
+    ended = run("-m", "pytest", *(f"-p{name}" for name in plugins), *chosen)
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-2000:]
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_embedded_engines_work_without_what_only_unix_has(tmp_path: Path) -> None:
     """A part of the conformance suite, in memory and on SQLite, in both runtimes."""
@@ -79,10 +94,88 @@ def test_the_embedded_engines_work_without_what_only_unix_has(tmp_path: Path) ->
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-2000:]
 
 
+WORK_ON_A_SERVER = """
+import tests.platforms.unlike_unix
+tests.platforms.unlike_unix.take_away()
+import asyncio, sys
+from commandbus import CommandBus, HandlerRegistry, Worker
+from commandbus.sync import SyncCommandBus, SyncWorker
+registry = HandlerRegistry()
+
+@registry.handler("orders", "ship")
+def ship(command, context):
+    return command.data
+
+with SyncCommandBus(sys.argv[1], migrate=True) as bus:
+    with SyncWorker(bus, "orders", registry):
+        for number in (1, 2):
+            print(bus.request("orders", "ship", number, timeout=20).result, flush=True)
+
+async def main():
+    async with CommandBus(sys.argv[1]) as bus, Worker(bus, "orders", registry):
+        for number in (3, 4):
+            print((await bus.request("orders", "ship", number, timeout=20)).result, flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.postgres
+def test_a_server_is_used_without_what_only_unix_has() -> None:
+    from tests.postgres.database import empty_url  # starts a server as Unix does
+
+    ended = run("-c", WORK_ON_A_SERVER, empty_url())
+    assert ended.stdout.split() == ["1", "2", "3", "4"], ended.stdout + ended.stderr
+    assert "not listening" not in ended.stderr
+
+
+@pytest.mark.parametrize("taken", [(), ("poll",)], ids=["poll", "select"])
+def test_what_arrives_on_a_socket_is_seen(
+    taken: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in taken:
+        monkeypatch.delattr(select, name)
+    here, there = socket.socketpair()
+    with here, there:
+        assert not watch.has_arrived(0, here.fileno())
+        assert not watch.has_arrived(0.01, here.fileno(), there.fileno())
+        there.send(b"!")
+        assert watch.has_arrived(5, there.fileno(), here.fileno())
+        assert watch.has_arrived(0, here.fileno())
+
+
+def test_a_connection_is_shut_down_where_a_socket_is_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(number: int) -> int:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setattr(os, "dup", refuse)
+    here, there = socket.socketpair()
+    with here, there:
+        there.settimeout(5)
+        watch.shut_down(SimpleNamespace(pgconn=SimpleNamespace(socket=here.fileno())))
+        assert there.recv(1) == b""
+
+
+def test_a_worker_on_windows_is_not_ended_because_a_launcher_is_its_parent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a virtual environment there the program is a child of its launcher, which Popen started."""
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setenv(signals.SUPERVISOR, str(os.getpid()))
+    ended: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: ended.append(number))
+    before = threading.active_count()
+    signals.Signals._watch_supervisor(object())  # type: ignore[arg-type]
+    assert threading.active_count() == before
+    assert not ended
+    assert signals.SUPERVISOR not in os.environ, "its children have another one"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the names are those of Linux")
 def test_the_names_that_are_taken_away_exist() -> None:
     missing = [name for name in unix_names.OF_OS if not hasattr(os, name)]
     missing += [name for name in unix_names.OF_SIGNAL if not hasattr(signal, name)]
+    missing += [name for name in unix_names.OF_SELECT if not hasattr(select, name)]
     assert not missing, "These names are misspelt: Linux does not have them."
 
 

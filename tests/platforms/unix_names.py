@@ -17,8 +17,11 @@ OF_OS = (
         "nice",
         "sysconf",
     ),
+    *("fdatasync", "pread", "pwrite", "preadv", "pwritev", "readv", "writev", "lockf", "sync"),
+    *("waitid", "wait3", "wait4", "openpty"),
     *("eventfd", "memfd_create", "pidfd_open", "sendfile", "posix_fallocate", "sysconf", "ctermid"),
 )
+OF_SELECT = ("poll",)
 OF_SIGNAL = (
     *("SIGHUP", "SIGQUIT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGPIPE", "SIGALRM", "SIGCHLD", "SIGCONT"),
     *("SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGWINCH", "SIGBUS", "SIGSYS", "SIGTRAP", "SIGXCPU"),

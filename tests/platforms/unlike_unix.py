@@ -12,6 +12,7 @@ import concurrent.futures.process
 import multiprocessing.connection
 import multiprocessing.util
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.platforms.unix_names import MODULES, OF_OS, OF_SIGNAL
+from tests.platforms.unix_names import MODULES, OF_OS, OF_SELECT, OF_SIGNAL
 
 _taken: list[tuple[ModuleType, str, object]] = []
 
@@ -31,7 +32,7 @@ def take_away() -> None:
     assert not loaded, f"too late: {loaded} was imported before"
     for name in MODULES:
         sys.modules[name] = None  # type: ignore[assignment]  # to import it is an ImportError
-    for module, names in ((os, OF_OS), (signal, OF_SIGNAL)):
+    for module, names in ((os, OF_OS), (select, OF_SELECT), (signal, OF_SIGNAL)):
         for name in names:
             if hasattr(module, name):
                 _taken.append((module, name, getattr(module, name)))

@@ -1,16 +1,22 @@
 """The documentation site builds without a warning, and its reference leaves nothing out."""
 
 import ast
+import importlib
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 import pytest
+import typer.main
 
 from commandbus.errors import CommandBusError
+from commandbus.interfaces.cli.app import app
+from commandbus.interfaces.web.openapi import document
 from tests.tidy.project import ROOT
 
 CODE = re.compile(r"[A-Z][A-Z_]{3,}")
@@ -36,22 +42,38 @@ def pages() -> dict[str, str]:
     return reference().pages()
 
 
+NAMED = ("code", "error_code", "reason")
+
+
 def name_of(function: ast.expr) -> str:
     """`refuse` of `refuse(…)`, `__init__` of `super().__init__(…)`."""
     return str(getattr(function, "id", getattr(function, "attr", "")))
 
 
 def codes_in_the_source() -> set[str]:
-    """Texts in capitals that are passed to what makes failures and reasons for parking."""
+    """Texts in capitals that are passed to what makes failures and reasons for parking, and those that
+    are passed by such a name, or are its default."""
     found: set[str] = set()
-    for room in ROOMS:
-        for path in (ROOT / "src" / "commandbus" / room).rglob("*.py"):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            for call in ast.walk(tree):
-                if isinstance(call, ast.Call) and name_of(call.func) in MAKERS:
-                    values = [*call.args, *(keyword.value for keyword in call.keywords)]
-                    texts = [v.value for v in values if isinstance(v, ast.Constant)]
-                    found |= {t for t in texts if isinstance(t, str) and CODE.fullmatch(t)}
+    package = ROOT / "src" / "commandbus"
+    for path in (
+        package / "errors.py",
+        *(file for room in ROOMS for file in (package / room).rglob("*.py")),
+    ):
+        values: list[ast.expr | None] = []
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                made = name_of(node.func) in MAKERS
+                values += node.args if made else ()
+                values += (word.value for word in node.keywords if made or word.arg in NAMED)
+            elif isinstance(node, ast.arguments):
+                placed = [*node.posonlyargs, *node.args]
+                named = placed[len(placed) - len(node.defaults) :]
+                pairs = zip(
+                    [*named, *node.kwonlyargs], [*node.defaults, *node.kw_defaults], strict=True
+                )
+                values += (default for one, default in pairs if one.arg in NAMED)
+        texts = [value.value for value in values if isinstance(value, ast.Constant)]
+        found |= {text for text in texts if isinstance(text, str) and CODE.fullmatch(text)}
     return found
 
 
@@ -76,24 +98,40 @@ def test_the_site_builds_without_a_warning(tmp_path: object) -> None:
 
 def test_every_code_of_the_source_is_explained() -> None:
     page = (ROOT / "docs" / "codes.md").read_text(encoding="utf-8")
+    assert {"STEP_TIMEOUT", "RETRY_AFTER", "EXHAUSTED"} <= codes_in_the_source()
     missing = {code for code in codes_in_the_source() if f"`{code}`" not in page}
     assert len(codes_in_the_source()) > 15
     assert not missing, f"Add a row to docs/codes.md for {', '.join(sorted(missing))}."
 
 
-def test_every_public_name_has_an_entry_and_a_docstring() -> None:
-    import commandbus.names
+@pytest.mark.parametrize("room", list(reference().MODULES))
+def test_every_public_name_has_an_entry_and_a_docstring(room: str) -> None:
+    module = importlib.import_module("commandbus.names" if room == "commandbus" else room)
+    page = pages()[f"reference/{room.replace('.', '-')}.md"]
+    names = reference().names_of(module)
+    assert names
+    for name in names:
+        _, heading, after = page.partition(f"\n## {name}\n")
+        assert heading, name
+        words = re.sub(r"```.*?```", "", after.partition("\n## ")[0], flags=re.DOTALL)
+        assert words.strip(), f"{name} has no docstring"
 
-    page = pages()["reference/commandbus.md"]
-    for name in reference().names_of(commandbus.names):
-        heading = f"## {name}\n"
-        assert heading in page
-        assert page.partition(heading)[2].strip().partition("\n## ")[0], f"{name} has no docstring"
+
+def test_every_public_module_has_a_page() -> None:
+    """What the guides import belongs to a module of the reference, or to an integration."""
+    line = re.compile(r"^from (commandbus[\w.]*) import", re.MULTILINE)
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")]
+    imported = {name for text in texts for name in line.findall(text)}
+    own = {"commandbus.errors"}  # a page of its own
+    others = {name for name in imported if name.startswith("commandbus.integrations")}
+    assert len(imported) > 8
+    assert imported - others - own - {*reference().MODULES, *reference().INTEGRATIONS} == set()
 
 
 def test_what_the_guide_imports_from_integrations_is_in_the_reference() -> None:
     page = pages()["reference/integrations.md"]
-    line = re.compile(r"^from (commandbus\.integrations\.[\w.]+) import ([\w, ]+)", re.MULTILINE)
+    rooms = r"commandbus\.(?:integrations|interfaces|observe|runtimes)\.[\w.]+"
+    line = re.compile(rf"^from ({rooms}) import ([\w, ]+)", re.MULTILINE)
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")]
     imported = {
         (m, name.strip()) for t in texts for m, names in line.findall(t) for name in names.split(",")
@@ -137,9 +175,29 @@ def test_every_variable_that_the_code_reads_is_listed() -> None:
     assert read - internal == set(reference().ENVIRONMENT)
 
 
-@pytest.mark.parametrize("command", ["send", "worker", "tsq retry", "db upgrade", "schedule"])
-def test_commands_of_the_command_line_have_an_entry(command: str) -> None:
-    assert f"### commandbus {command}\n" in pages()["reference/command-line.md"]
+def commands_below(group: Any, path: str, parent: Any = None) -> Iterator[tuple[str, Any]]:
+    context = group.context_class(group, info_name=path, parent=parent)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if command.hidden:
+            continue
+        yield f"{path} {name}", command
+        if hasattr(command, "list_commands"):
+            yield from commands_below(command, f"{path} {name}", context)
+
+
+def test_every_command_of_the_command_line_has_an_entry_and_its_options_a_meaning() -> None:
+    page = pages()["reference/command-line.md"]
+    found = dict(commands_below(typer.main.get_command(app), "commandbus"))
+    assert {"commandbus send", "commandbus tsq retry", "commandbus db upgrade"} <= found.keys()
+    assert [path for path in found if f"### {path}\n" not in page] == []
+    silent = [
+        f"{path} {option.name}"
+        for path, command in found.items()
+        for option in command.params
+        if not getattr(option, "hidden", False) and not getattr(option, "help", "")
+    ]
+    assert not silent
 
 
 @pytest.mark.parametrize("page", ["settings", "metrics", "http-api"])
@@ -150,6 +208,27 @@ def test_every_row_of_the_reference_has_a_meaning(page: str) -> None:
     assert not silent, silent
 
 
-def test_metrics_and_endpoints_have_an_entry() -> None:
-    assert "`commandbus_commands_sent_total` | counter" in pages()["reference/metrics.md"]
-    assert "## POST /commands\n" in pages()["reference/http-api.md"]
+def test_every_metric_has_an_entry() -> None:
+    page = pages()["reference/metrics.md"]
+    assert "`commandbus_commands_sent_total` | counter" in page
+    assert "`commandbus_claim_duration_seconds` | histogram" in page
+    made: list[str] = []
+    for path in (ROOT / "src").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        for call in ast.walk(ast.parse(text)) if "Exposition" in text else ():
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+                continue
+            values = [getattr(value, "value", None) for value in call.args[:2]]
+            if call.func.attr == "histograms" or values[1:] in (["counter"], ["gauge"]):
+                made.append(str(values[0]))
+    assert len(made) > 30
+    assert "None" not in made, "a name that is not written where it is added"
+    assert [name for name in made if f"`commandbus_{name}`" not in page] == []
+
+
+def test_every_endpoint_has_an_entry() -> None:
+    page = pages()["reference/http-api.md"]
+    paths = document()["paths"]
+    assert "/commands" in paths
+    wanted = [f"## {method.upper()} {path}\n" for path, found in paths.items() for method in found]
+    assert [heading for heading in wanted if heading not in page] == []

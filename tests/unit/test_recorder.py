@@ -46,6 +46,8 @@ from commandbus.worker.recordings import (
     read_recording,
 )
 
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers have no recorder there")
+
 IDENTITY = "sqlite /somewhere/jobs.db"
 GONE = ProcessIdentity(2**22 + 1, 1, "an earlier start", "", this_process().host)
 """A process of this machine that is not there."""

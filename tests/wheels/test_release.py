@@ -72,6 +72,11 @@ def test_every_supported_python_is_tested() -> None:
     assert jobs["embedded"]["strategy"]["matrix"]["python"] == [supported[0], supported[-1]]
 
 
+def test_what_takes_long_runs_every_night() -> None:
+    nightly = {command.split()[1] for place, command in commands() if place.startswith("nightly/")}
+    assert {"test", "chaos", "simulate", "bench", "fuzz"} <= nightly
+
+
 def test_every_supported_server_and_system_is_tested() -> None:
     jobs = WORKFLOWS["ci"]["jobs"]
     assert jobs["postgres"]["strategy"]["matrix"]["postgres"] == ["15", "16", "17", "18"]

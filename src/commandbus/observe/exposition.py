@@ -69,16 +69,14 @@ def _write_work(out: Exposition, metrics: WorkerMetrics) -> None:
         CLAIM_BOUNDS,
         ({}, metrics.claim_counts, metrics.fetch_seconds),
     )
-    counters = {
-        "commands_received_total": ("Commands claimed.", metrics.commands_received),
-        "commands_settled_total": ("Outcomes recorded.", metrics.commands_settled),
-        "settle_failures_total": ("Settles that failed.", metrics.settle_failures),
-        "lease_lost_total": ("Outcomes refused: lease gone.", metrics.leases_lost),
-        "lease_expired_total": ("Commands rescued from others.", metrics.rescued),
-        "handler_seconds_total": ("Time spent in handlers.", metrics.process_seconds),
-    }
-    for name, (text, value) in counters.items():
-        out.add(name, "counter", text, ({}, value))
+    out.add("commands_received_total", "counter", "Commands claimed.", ({}, metrics.commands_received))
+    out.add("commands_settled_total", "counter", "Outcomes recorded.", ({}, metrics.commands_settled))
+    out.add("settle_failures_total", "counter", "Settles that failed.", ({}, metrics.settle_failures))
+    out.add("lease_lost_total", "counter", "Outcomes refused: lease gone.", ({}, metrics.leases_lost))
+    out.add("lease_expired_total", "counter", "Commands rescued from others.", ({}, metrics.rescued))
+    out.add(
+        "handler_seconds_total", "counter", "Time spent in handlers.", ({}, metrics.process_seconds)
+    )
     wakeups = sorted((dict.fromkeys(WAKEUP_SOURCES, 0) | metrics.wakeups).items())
     samples = [({"source": source}, count) for source, count in wakeups]
     out.add("wakeups_total", "counter", "Wake-ups by source.", *samples)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from commandbus.engines.postgres.failures import is_fatal, sqlstate_of, translat
 from commandbus.engines.postgres.pools import Replaced, Source
 from commandbus.engines.postgres.statements import Coalescing, Copy, Ending, Script, bind
 from commandbus.engines.postgres.transaction_steps import COMMIT, ROLLBACK
-from commandbus.engines.postgres.watch import shut_down
+from commandbus.engines.postgres.watch import has_arrived, shut_down
 from commandbus.errors import CommandBusError
 from commandbus.store.op import Rows, Statement
 
@@ -201,9 +200,7 @@ def is_alive(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any])
     that is seen without asking."""
     if connection.closed:
         return False
-    watch = select.poll()
-    watch.register(connection.pgconn.socket, select.POLLIN)
-    return not watch.poll(0)
+    return not has_arrived(0, connection.pgconn.socket)
 
 
 def is_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:

@@ -36,7 +36,7 @@ from commandbus.engines.postgres.location import Location
 from commandbus.engines.postgres.shortage import Shortage
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS, RENEW_SECONDS, Sleepers, look_again
 from commandbus.engines.postgres.statements import Urgent, channel_of, queries
-from commandbus.engines.postgres.watch import AnswerTimeout, shut_down
+from commandbus.engines.postgres.watch import AnswerTimeout, has_arrived, shut_down
 from commandbus.store.sessions import LEASES, WORKERS
 from commandbus.store.wakeup import RECONNECT, WakeHub
 
@@ -212,16 +212,14 @@ class Listener:
             # sleeps: all look once, and those that find nothing record again that they sleep.
             self._sleepers.missed = False
             self._hub.wake_all(RECONNECT)
-        watch = select.poll()
-        watch.register(connection.fileno(), select.POLLIN)
-        watch.register(self._door.fileno(), select.POLLIN)
+        sockets = connection.fileno(), self._door.fileno()
         ping_at = time.monotonic() + RENEW_SECONDS
         while not self._stopping:
             left = min([ping_at, *self._again.values()]) - time.monotonic()
             if ping_at <= time.monotonic():
                 self._give_sign_of_life(connection)
                 ping_at = time.monotonic() + RENEW_SECONDS
-            elif left > 0 and not watch.poll(left * 1000):
+            elif left > 0 and not has_arrived(left, *sockets):
                 continue
             self._look_again()
             self._listen_to_others(connection)

@@ -9,7 +9,7 @@ caller gets an error, and the next statement takes another connection.
 from __future__ import annotations
 
 import contextlib
-import os
+import select
 import socket
 import threading
 import time
@@ -76,6 +76,16 @@ def shut_down(connection: Any) -> None:
     """What waits for this connection sees its end at once; closing it would only remove the file
     from under them."""
     with contextlib.suppress(OSError, psycopg.Error):  # it may be closed already
-        file = os.dup(connection.pgconn.socket)
+        file = socket.dup(connection.pgconn.socket)  # not os.dup: on Windows a socket is no file
         with socket.socket(fileno=file) as end:
             end.shutdown(socket.SHUT_RDWR)
+
+
+def has_arrived(seconds: float, *sockets: int) -> bool:
+    """Whether something arrives on one of these sockets within so many seconds."""
+    if not hasattr(select, "poll"):  # Windows, where `select` takes a socket whatever its number
+        return bool(select.select(sockets, (), (), seconds)[0])
+    watch = select.poll()
+    for one in sockets:
+        watch.register(one, select.POLLIN)
+    return bool(watch.poll(seconds * 1000))

@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -116,7 +117,8 @@ class Signals:
         it."""
         expected = supervisor()
         os.environ.pop(SUPERVISOR, None)
-        if not expected:
+        # On Windows the parent of a program in a virtual environment is its launcher, and stays so.
+        if not expected or sys.platform == "win32":
             return
 
         def watch() -> None:
