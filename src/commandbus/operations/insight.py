@@ -248,7 +248,7 @@ def _similar(scope: Scope, record: CommandRecord, serving: list[WorkerInfo]) -> 
     recent = yield from query_commands(scope, domain=record.domain, limit=RECENT)
     sent = {one.command_type for one in recent} - {record.command_type}
     near = get_close_matches(record.command_type, sorted(sent), 1)
-    return f"; is it {near[0]!r}, which was sent lately?" if near else ""
+    return f"; is it {near[0]!r}, which was sent recently?" if near else ""
 
 
 def _why_quiet(able: list[WorkerInfo]) -> Reason:
