@@ -26,9 +26,7 @@ from commandbus.domain.names import as_member, as_name, as_reason, as_text
 from commandbus.domain.page import LIMIT_MAX, Page, as_limit
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
 from commandbus.operations.actions import record_action, recorded
-from commandbus.operations.canceling import cancel
-from commandbus.operations.commands import query_commands
-from commandbus.operations.membership import (
+from commandbus.operations.batch_documents import (
     KIND,
     OPEN,
     BatchBody,
@@ -36,6 +34,8 @@ from commandbus.operations.membership import (
     decode_batch,
     require_batch,
 )
+from commandbus.operations.canceling import cancel
+from commandbus.operations.commands import query_commands
 from commandbus.operations.scope import Flow, Scope, Send
 from commandbus.operations.sending import encode_request, send_many
 from commandbus.store.batching import TOPIC as BATCHES

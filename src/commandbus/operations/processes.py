@@ -47,11 +47,11 @@ from commandbus.errors import (
     ProcessNotFoundError,
 )
 from commandbus.operations.actions import record_action
+from commandbus.operations.batch_documents import grow_batch
 from commandbus.operations.batches import open_batch
 from commandbus.operations.canceling import withdraw
 from commandbus.operations.evidence import control_details
 from commandbus.operations.ledger import Link, link, link_event, written
-from commandbus.operations.membership import grow_batch
 from commandbus.operations.process_writes import (
     SIGNAL_TYPE,
     TIMERS,
