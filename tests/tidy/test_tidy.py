@@ -29,7 +29,9 @@ FOREIGN_WORD = re.compile(
     r"(?:(?<![A-Za-z])[jJ]|(?<=[a-z])J)obs?(?![a-z])|(?<![A-Za-z])JOBS?(?![A-Za-z])"
 )
 # Persons for machines, and words that a reader of technical English stumbles over.
-ODD_WORDS = "whoever|somebody|everybody|anybody|nobody|anew|glance|told|wish|wishes|in[ _]vain"
+ODD_WORDS = (
+    "whoever|somebody|everybody|anybody|nobody|anew|glance|told|wish|wishes|in[ _]vain|lately|ails"
+)
 ODD_WORD = re.compile(rf"(?<![-\"\w])({ODD_WORDS})(?![\"\w])", re.IGNORECASE)
 ODD_NAME = re.compile(rf"\b(?:def|class) \w*(?<![a-z])({ODD_WORDS})(?![a-z])")
 QUOTED = re.compile(r"`[^`]*`|\S+\.db\b")

@@ -1,307 +1,285 @@
-"""The worker state machine without time: events in, effects out."""
+"""The worker core, without time: when it claims, waits and wakes up."""
 
 from __future__ import annotations
 
-from math import inf
-from uuid import UUID
-
-import pytest
-
-from commandbus.domain.outcome import Released, Succeeded
+from commandbus.errors import StoreUnavailable
 from commandbus.settings import WorkerSettings
-from commandbus.store.records import Claimed, ClaimReply, Settlement, SettleReport
+from commandbus.store.records import ClaimReply, SettleReport
+from commandbus.store.wakeup import RECONNECT
 from commandbus.worker.core import WorkerCore
-from commandbus.worker.effects import Claim, Effect, PassOn, Settle, Start, Withdraw
+from commandbus.worker.effects import Claim, PassOn, Settle, Start
 from commandbus.worker.events import (
     ClaimAnswered,
     ClaimFailed,
-    Finished,
     PollChanged,
     Resized,
     Settled,
-    SettleFailed,
     StopRequested,
     Tick,
-    Withdrawn,
     Woken,
 )
-from commandbus.worker.pace import MEASURED_MIN
-from tests.support.core_invariants import check_core
+from commandbus.worker.pace import SETTLE_GAP
+from tests.unit.cores import Bench
 
-POLL_SECONDS = 60.0
-
-
-def core_of(**settings: object) -> WorkerCore:
-    options = {"concurrency": 2, "prefetch": 0, "poll_interval": POLL_SECONDS} | settings
-    return WorkerCore(WorkerSettings(**options))  # type: ignore[arg-type]
+DOWN = StoreUnavailable("down")
 
 
-def claimed(*sequences: int) -> list[Claimed]:
-    return [one_claimed(seq) for seq in sequences]
+def test_a_new_worker_claims_at_once_as_many_as_it_has_slots() -> None:
+    assert Bench(concurrency=3).tell(Tick()) == [Claim(3, True)]
 
 
-def one_claimed(seq: int) -> Claimed:
-    values = dict.fromkeys(Claimed.__struct_fields__)
-    values |= {
-        "seq": seq,
-        "lease_id": 100 + seq,
-        "domain": "orders",
-        "command_type": "ship",
-        "command_id": UUID(int=seq),
-        "correlation_id": UUID(int=seq),
-        "data": "null",
-        "priority": 5,
-        "created_at": 0,
-        "attempt": 1,
-        "crashes": 0,
-        "releases": 0,
-        "chain": 0,
-    }
-    return Claimed(**values)
-
-
-def done(claim: Claimed, ran: int = 100_000) -> Settlement:
-    return Settlement(claim.seq, claim.lease_id, claim.attempt, Succeeded(), ran)
-
-
-def kinds(effects: list[Effect]) -> list[str]:
-    return [type(effect).__name__ for effect in effects]
-
-
-def limits(effects: list[Effect]) -> list[int]:
-    return [effect.limit for effect in effects if isinstance(effect, Claim)]
-
-
-def empty(core: WorkerCore, now: float, next_due_in: float | None = None) -> list[Effect]:
-    return core.handle(ClaimAnswered(ClaimReply([], next_due_in), 2), now)
-
-
-def idle_core(now: float = 0.0, **settings: object) -> WorkerCore:
-    """A core whose first claim was empty."""
-    core = core_of(**settings)
-    assert limits(core.handle(Tick(), now)) == [core.concurrency]
-    assert empty(core, now) == []
-    assert core.idle
-    return core
-
-
-def test_no_busy_wait_on_empty() -> None:
-    """After an empty claim nothing is claimed before the poll interval, whatever ticks meanwhile."""
-    core = idle_core(now=0.0)
-    assert core.deadline() == POLL_SECONDS
-    for moment in (0.0, 0.001, 1.0, 30.0, POLL_SECONDS - 0.001):
-        assert core.handle(Tick(), moment) == []
-    assert core.deadline() == POLL_SECONDS
-    assert limits(core.handle(Tick(), POLL_SECONDS)) == [2]
-    assert core.metrics.wakeups == {"fallback": 1}
-    assert core.handle(Tick(), POLL_SECONDS + 1) == [], "one claim is in flight at a time"
-    assert core.deadline() is None or core.deadline() > POLL_SECONDS + 1  # type: ignore[operator]
-    empty(core, POLL_SECONDS + 2)
-    assert core.deadline() == 2 * POLL_SECONDS + 2
-    assert core.metrics.empty_receives == 2
+def test_while_claims_find_something_the_next_one_follows_at_once() -> None:
+    bench = Bench(concurrency=4).begun()
+    first, *rest = bench.claims(2)
+    assert isinstance(first, Start)
+    assert [effect for effect in rest if isinstance(effect, Claim)] == [Claim(2, False)]
 
 
 def test_waits_for_slot() -> None:
-    """With every slot taken nothing is claimed; the first free slot claims at once, for itself."""
-    core = core_of(concurrency=2)
-    assert limits(core.handle(Tick(), 0.0)) == [2]
-    first, second, third = claimed(1, 2, 3)
-    effects = core.handle(ClaimAnswered(ClaimReply([first, second]), 2), 0.0)
-    assert kinds(effects) == ["Start", "PassOn"]
-    assert core.held == 2
+    bench = Bench(concurrency=2).begun()
+    assert not bench.kinds(bench.claims(2), Claim)
+    assert bench.core.held == 2
     for event in (Tick(), Woken("notify"), Tick()):
-        assert limits(core.handle(event, 1.0)) == []
-    assert core.deadline() is None, "only a free slot can make it claim"
-    effects = core.handle(Finished([done(first)]), 2.0)
-    assert limits(effects) == [1]
-    assert [effect.batch for effect in effects if isinstance(effect, Settle)] == [[done(first)]]
-    effects = core.handle(ClaimAnswered(ClaimReply([third]), 1), 2.0)
-    assert [effect.claimed for effect in effects if isinstance(effect, Start)] == [[third]]
-    assert limits(effects) == []
-    check_core(core)
+        assert not bench.kinds(bench.tell(event), Claim)
+    assert bench.core.deadline() is None, "only a free slot can make it claim"
+    effects = bench.finish(1)
+    assert bench.kinds(effects, Claim) == [Claim(1, True)], "it sweeps, because it was woken"
+    (settle,) = bench.kinds(effects, Settle)
+    assert [settlement.seq for settlement in settle.batch] == [1]
+    effects = bench.claims(1)
+    assert [claimed.seq for claimed in effects[0].claimed] == [3]  # type: ignore[union-attr]
+    assert not bench.kinds(effects, Claim)
 
 
-def test_a_claim_that_found_something_is_followed_by_the_next_at_once() -> None:
-    core = core_of(concurrency=4)
-    core.handle(Tick(), 0.0)
-    effects = core.handle(ClaimAnswered(ClaimReply(claimed(1)), 4), 0.0)
-    assert limits(effects) == [3]
-    assert core.metrics.wakeups == {}
+def test_a_full_claim_wakes_one_more_waiter() -> None:
+    bench = Bench(concurrency=2).begun()
+    assert PassOn(frozenset({"d"})) in bench.claims(2)
+    assert not bench.kinds(Bench(concurrency=2).begun().claims(1), PassOn)
 
 
-def test_a_wakeup_while_claiming_is_not_lost() -> None:
-    core = core_of()
-    core.handle(Tick(), 0.0)
-    assert limits(core.handle(Woken("notify"), 0.0)) == []
-    assert limits(empty(core, 0.0)) == [2], "it may be about what the claim did not see"
-    assert core.deadline() is None
-    assert empty(core, 0.0) == []
-    assert core.idle
-
-
-def test_a_wakeup_ends_the_wait() -> None:
-    core = idle_core()
-    assert limits(core.handle(Woken("notify"), 5.0)) == [2]
-    assert core.metrics.wakeups == {"notify": 1}
-
-
-def test_a_wakeup_for_later_sets_a_timer_unless_an_earlier_one_is_set() -> None:
-    core = idle_core()
-    assert core.handle(Woken("notify", 20.0), 0.0) == []
-    assert core.deadline() == 20.0
-    core.handle(Woken("notify", 5.0), 1.0)
-    core.handle(Woken("notify", 50.0), 1.0)
-    assert core.deadline() == 6.0
-    assert core.handle(Tick(), 5.9) == []
-    assert limits(core.handle(Tick(), 6.0)) == [2]
-    assert core.metrics.wakeups == {"timer": 1}
-
-
-def test_an_empty_claim_says_when_to_look_again() -> None:
-    core = core_of()
-    core.handle(Tick(), 0.0)
-    empty(core, 0.0, next_due_in=3.0)
-    assert core.deadline() == 3.0
-
-
-def test_jitter_delays_the_claim_after_a_wakeup() -> None:
-    settings = WorkerSettings(concurrency=2, prefetch=0, jitter=0.01)
-    core = WorkerCore(settings, uniform=lambda: 0.5)
-    core.handle(Tick(), 0.0)
-    empty(core, 0.0)
-    assert core.handle(Woken("notify"), 1.0) == []
-    assert core.deadline() == pytest.approx(1.005)
-    assert limits(core.handle(Tick(), 1.006)) == [2]
-
-
-def test_one_settle_is_in_flight_and_the_rest_rides_in_the_next() -> None:
-    core = core_of(concurrency=4)
-    core.handle(Tick(), 0.0)
-    batch = claimed(1, 2, 3, 4)
-    core.handle(ClaimAnswered(ClaimReply(batch), 4), 0.0)
-    first = core.handle(Finished([done(batch[0])]), 0.0)
-    assert "Settle" in kinds(first)
-    for claim in batch[1:3]:
-        assert "Settle" not in kinds(core.handle(Finished([done(claim)]), 0.0))
-    effects = core.handle(Settled(SettleReport()), 0.0)
-    (settle,) = [effect for effect in effects if isinstance(effect, Settle)]
+def test_only_one_claim_and_one_settle_are_in_flight() -> None:
+    bench = Bench(concurrency=3).begun()
+    bench.claims(3)
+    assert bench.kinds(bench.finish(1), Settle) != []
+    assert not bench.kinds(bench.finish(1), Settle)
+    assert not bench.kinds(bench.finish(1), Settle)
+    effects = bench.tell(Settled(SettleReport()))
+    (settle,) = bench.kinds(effects, Settle)
     assert [settlement.seq for settlement in settle.batch] == [2, 3]
-    check_core(core)
 
 
-def test_a_failed_claim_backs_off_and_longer_each_time() -> None:
-    core = WorkerCore(WorkerSettings(concurrency=2, prefetch=0), uniform=lambda: 1.0)
-    now, waits = 0.0, []
-    core.handle(Tick(), now)
-    for number in range(8):
-        assert core.handle(ClaimFailed(OSError()), now) == [PassOn()] * (number == 0)
-        deadline = core.deadline()
-        assert deadline is not None
-        waits.append(deadline - now)
-        now = deadline
-        assert limits(core.handle(Tick(), now)) == [2]
-    assert waits == sorted(waits)
-    assert waits[0] > 0
-    assert waits[-1] <= 5.0
-    assert core.metrics.claim_failures == 8
+def test_no_busy_wait_on_empty() -> None:
+    bench = Bench(poll_interval=60).begun()
+    assert bench.empty() == []
+    assert bench.core.idle
+    poll_at = bench.now + 60
+    for bench.now in (poll_at - 60, poll_at - 59, poll_at - 0.001):
+        assert bench.tell(Tick()) == []
+        assert bench.core.deadline() == poll_at
+    bench.now = poll_at
+    assert bench.tell(Tick()) == [Claim(4, True, idle=True)]
+    assert bench.core.metrics.wakeups == {"fallback": 1}
+    assert bench.tell(Tick()) == [], "one claim is in flight at a time"
+    bench.empty()
+    assert bench.core.deadline() == poll_at + 60
+    assert bench.core.metrics.empty_receives == 2
 
 
-def test_a_failed_settle_backs_off_longer_each_time_and_anew_after_a_success() -> None:
-    core = WorkerCore(WorkerSettings(concurrency=1, prefetch=0), uniform=lambda: 1.0)
-    core.handle(Tick(), 0.0)
-    batch = claimed(1)
-    core.handle(ClaimAnswered(ClaimReply(batch), 1), 0.0)
-    assert "Settle" in kinds(core.handle(Finished([done(batch[0])]), 0.0))
-    now, waits = 0.0, []
-    for _ in range(3):
-        core.handle(SettleFailed(OSError(), passing=True), now)
-        waits.append(core._settle_at - now)
-        now = core._settle_at
-        assert "Settle" in kinds(core.handle(Tick(), now))
-    assert waits == pytest.approx([0.2, 0.4, 0.8])
-    core.handle(Settled(SettleReport()), now)
-    assert core.metrics.settle_failures == 3
-    core.handle(ClaimAnswered(ClaimReply(batch), 1), now)
-    core.handle(Finished([done(batch[0])]), now)
-    core.handle(SettleFailed(OSError(), passing=True), now)
-    assert core._settle_at - now == pytest.approx(0.2)
+def test_a_short_poll_interval_uses_full_claims() -> None:
+    bench = Bench(poll_interval=5).begun()
+    bench.empty()
+    bench.now += 5
+    assert bench.tell(Tick()) == [Claim(4, True, idle=False)]
 
 
-def test_a_full_claim_wakes_one_more_worker_and_a_smaller_one_nobody() -> None:
-    for found, expected in ((2, True), (1, False)):
-        core = core_of(concurrency=2)
-        core.handle(Tick(), 0.0)
-        effects = core.handle(ClaimAnswered(ClaimReply(claimed(*range(1, found + 1))), 2), 0.0)
-        assert any(isinstance(effect, PassOn) for effect in effects) is expected
+def test_the_next_due_time_is_waited_for_when_it_comes_before_the_poll() -> None:
+    bench = Bench(poll_interval=60).begun()
+    bench.empty(next_due_in=2.5)
+    assert bench.core.deadline() == bench.now + 2.5
+    bench.now += 2.5
+    assert bench.tell(Tick()) == [Claim(4, True)]
+    assert bench.core.metrics.wakeups == {"timer": 1}
 
 
-def test_a_full_worker_that_is_woken_passes_the_news_on_once() -> None:
-    core = core_of(concurrency=1)
-    core.handle(Tick(), 0.0)
-    core.handle(ClaimAnswered(ClaimReply(claimed(1)), 1), 0.0)
-    assert kinds(core.handle(Woken("notify"), 1.0)) == ["PassOn"]
-    assert core.handle(Tick(), 1.0) == []
+def test_a_later_due_time_does_not_postpone_the_poll() -> None:
+    bench = Bench(poll_interval=10).begun()
+    bench.empty(next_due_in=25)
+    assert bench.core.deadline() == bench.now + 10
 
 
-def test_more_slots_claim_at_once_and_fewer_wait() -> None:
-    core = core_of(concurrency=1)
-    core.handle(Tick(), 0.0)
-    core.handle(ClaimAnswered(ClaimReply(claimed(1)), 1), 0.0)
-    assert limits(core.handle(Resized(3), 1.0)) == [2]
-    core.handle(ClaimAnswered(ClaimReply(claimed(2, 3)), 2), 1.0)
-    core.handle(Resized(1), 2.0)
-    assert limits(core.handle(Finished([done(one_claimed(1))]), 2.0)) == []
-    assert limits(core.handle(Finished([done(one_claimed(2)), done(one_claimed(3))]), 2.0)) == [1]
+def test_an_earlier_due_time_replaces_the_planned_one_and_a_later_does_not() -> None:
+    bench = Bench(poll_interval=60).begun()
+    bench.empty(next_due_in=20)
+    assert bench.tell(Woken("notify", 5)) == []
+    assert bench.core.deadline() == bench.now + 5
+    bench.tell(Woken("notify", 30))
+    assert bench.core.deadline() == bench.now + 5
+
+
+def test_a_wakeup_makes_an_idle_worker_claim_at_once() -> None:
+    bench = Bench().begun()
+    bench.empty()
+    assert bench.tell(Woken("notify")) == [Claim(4, True, skip_sweep=True)]
+
+
+def test_work_that_was_announced_is_claimed_before_things_are_put_in_order() -> None:
+    bench = Bench().begun()
+    bench.empty()
+    bench.tell(Woken("notify"))
+    assert bench.kinds(bench.claims(1), Claim) == [Claim(3, True)], "the order is not forgotten"
+
+
+def test_a_worker_that_is_woken_repeatedly_still_sweeps() -> None:
+    bench = Bench().begun()
+    bench.tell(Woken("notify"))
+    assert bench.kinds(bench.claims(1), Claim) == [Claim(3, True)]
+
+
+def test_after_a_reconnect_order_comes_first() -> None:
+    bench = Bench().begun()
+    bench.empty()
+    assert bench.tell(Woken(RECONNECT)) == [Claim(4, True)]
+
+
+def test_settles_keep_apart_while_work_waits_for_slots() -> None:
+    bench = Bench(concurrency=1, prefetch=2).begun()
+    bench.claims(4)
+    assert bench.kinds(bench.finish(1), Settle), "the first one is not delayed"
+    bench.tell(Settled(SettleReport([])))
+    assert not bench.kinds(bench.finish(1), Settle)
+    assert bench.core.deadline() == bench.now + SETTLE_GAP
+    bench.now += SETTLE_GAP
+    assert bench.kinds(bench.tell(Tick()), Settle)
+    bench.tell(Settled(SettleReport([])))
+    assert bench.kinds(bench.finish(1), Settle), "nothing waits for the slot any more"
+
+
+def test_a_wakeup_during_a_claim_is_not_lost() -> None:
+    bench = Bench().begun()
+    assert bench.tell(Woken("notify")) == []
+    assert bench.empty() == [Claim(4, True)]
+    assert bench.empty() == []
+    assert bench.core.idle
+
+
+def test_a_due_time_heard_during_a_claim_is_not_lost() -> None:
+    bench = Bench(poll_interval=60).begun()
+    bench.tell(Woken("notify", 3))
+    bench.empty()
+    assert bench.core.deadline() == bench.now + 3
+
+
+def test_a_full_worker_passes_the_wakeup_on_and_does_so_once() -> None:
+    bench = Bench(concurrency=1).begun()
+    bench.claims(1)
+    assert bench.tell(Woken("notify")) == [PassOn()]
+    assert bench.tell(Tick()) == []
+
+
+def test_a_stopping_worker_passes_the_wakeup_on() -> None:
+    bench = Bench(concurrency=2).begun()
+    bench.claims(1)
+    bench.empty()
+    bench.tell(StopRequested(30))
+    assert bench.tell(Woken("notify")) == [PassOn()]
+
+
+def test_a_stopping_worker_passes_on_what_woke_it_during_its_last_claim() -> None:
+    bench = Bench(concurrency=2).begun()
+    bench.claims(1)
+    bench.tell(Woken("notify"))
+    bench.tell(StopRequested(30))
+    assert PassOn() in bench.empty()
+
+
+def test_jitter_spreads_the_claims_after_a_wakeup() -> None:
+    bench = Bench(jitter=0.01, uniform=0.5).begun()
+    bench.empty()
+    assert bench.tell(Woken("notify")) == []
+    assert bench.core.deadline() == bench.now + 0.005
+    bench.now += 0.005
+    assert bench.tell(Tick()) == [Claim(4, True, skip_sweep=True)]
+
+
+def test_a_grace_lets_a_timer_look_a_little_late() -> None:
+    bench = Bench(poll_interval=60, timer_grace=0.05).begun()
+    bench.tell(Woken("notify", 8))
+    bench.empty(next_due_in=5)
+    assert bench.core.deadline() == bench.now + 5 + 0.05
+    bench.tell(Woken("notify", 3))
+    assert bench.core.deadline() == bench.now + 3 + 0.05
+    bench.now += 3
+    assert bench.tell(Tick()) == []
+    bench.now += 0.05
+    assert bench.tell(Tick()) == [Claim(4, True)]
+
+
+def test_a_claim_that_failed_after_a_timer_is_repeated() -> None:
+    bench = Bench(poll_interval=60).begun()
+    bench.empty(next_due_in=5)
+    bench.now += 5
+    assert bench.tell(Tick()) == [Claim(4, True)]
+    assert bench.tell(ClaimFailed(DOWN)) == [PassOn()], "another worker may reach the store"
+    deadline = bench.core.deadline()
+    assert deadline is not None
+    assert deadline < bench.now + 55
+    bench.now = deadline
+    assert bench.tell(Tick()) == [Claim(4, True)]
 
 
 def test_a_shorter_poll_interval_counts_at_once() -> None:
-    core = idle_core()
-    core.handle(PollChanged(0.5), 10.0)
-    assert core.deadline() == 10.5
+    bench = Bench(poll_interval=60).begun()
+    bench.empty()
+    bench.now += 10
+    bench.tell(PollChanged(2))
+    assert bench.core.deadline() == bench.now + 2
+    bench.now += 2
+    bench.tell(Tick())
+    bench.empty()
+    assert bench.core.deadline() == bench.now + 2
 
 
-def test_a_stop_withdraws_what_was_not_begun_and_claims_no_more() -> None:
-    core = core_of(concurrency=1, prefetch=2)
+def test_more_concurrency_claims_at_once_and_less_interrupts_no_handler() -> None:
+    bench = Bench(concurrency=1).begun()
+    bench.claims(1)
+    assert bench.tell(Resized(3)) == [Claim(2, False)]
+    bench.claims(2)
+    assert bench.tell(Resized(1)) == []
+    assert not bench.kinds(bench.finish(2), Claim)
+    assert bench.kinds(bench.finish(1), Claim) == [Claim(1, False)]
+
+
+def test_a_timer_that_another_worker_of_the_process_took_leads_to_no_claim() -> None:
+    asked: list[tuple[float, float]] = []
+
+    def taken(due_at: float, now: float) -> bool:
+        asked.append((due_at, now))
+        return False
+
+    core = WorkerCore(WorkerSettings(poll_interval=60, prefetch=0), take_timer_turn=taken)
     core.handle(Tick(), 0.0)
-    batch = claimed(1, 2, 3)
-    core.handle(ClaimAnswered(ClaimReply(batch), 3), 0.0)
-    effects = core.handle(StopRequested(30.0), 1.0)
-    assert any(isinstance(effect, Withdraw) for effect in effects)
-    effects = core.handle(Withdrawn(batch[1:]), 1.0)
-    (settle,) = [effect for effect in effects if isinstance(effect, Settle)]
-    assert all(isinstance(settlement.outcome, Released) for settlement in settle.batch)
-    assert not core.done(2.0), "one still runs"
-    assert limits(core.handle(Settled(SettleReport()), 2.0)) == []
-    effects = core.handle(Finished([done(batch[0])]), 3.0)
-    assert limits(effects) == []
-    core.handle(Settled(SettleReport()), 3.0)
-    assert core.done(3.0)
+    core.handle(ClaimAnswered(ClaimReply([], next_due_in=5.0), 4, 0.0), 0.0)
+    assert core.handle(Tick(), 5.5) == []
+    assert asked == [(5.0, 5.5)]
+    assert core.deadline() == 65.5
+    assert core.metrics.wakeups == {}
+    (claim,) = core.handle(Woken("chain", None), 6.0)
+    assert isinstance(claim, Claim)
+    assert claim.skip_sweep
 
 
-def test_what_a_claim_brings_after_the_stop_goes_back() -> None:
-    core = core_of()
-    core.handle(Tick(), 0.0)
-    core.handle(StopRequested(30.0), 0.0)
-    core.handle(Withdrawn([]), 0.0)
-    assert not core.done(0.0), "a claim is in flight"
-    effects = core.handle(ClaimAnswered(ClaimReply(claimed(1, 2)), 2), 0.0)
-    (settle,) = [effect for effect in effects if isinstance(effect, Settle)]
-    assert [type(settlement.outcome) for settlement in settle.batch] == [Released, Released]
-    assert [settlement.ran for settlement in settle.batch] == [0, 0]
-    assert not any(isinstance(effect, Start) for effect in effects)
+def test_only_an_event_that_ends_a_wait_counts_as_a_wakeup() -> None:
+    bench = Bench(poll_interval=60).begun()
+    bench.tell(Woken("notify", None))
+    assert bench.core.metrics.wakeups == {}
+    bench.empty()
+    bench.empty()
+    bench.tell(Woken("notify", None))
+    assert bench.core.metrics.wakeups == {"notify": 1}
 
 
-def test_quick_handlers_make_it_claim_ahead_and_slow_ones_do_not() -> None:
-    for ran, ahead in ((10, True), (200_000, False)):
-        core = core_of(concurrency=2, prefetch=None)
-        core.prefetch.handler_time.runs = MEASURED_MIN
-        core.handle(Tick(), 0.0)
-        batch = claimed(1, 2)
-        core.handle(ClaimAnswered(ClaimReply(batch), 2), 0.0)
-        (limit,) = limits(core.handle(Finished([done(claim, ran) for claim in batch]), 0.0))
-        assert (limit > 2) is ahead
-
-
-def test_nothing_is_planned_for_never() -> None:
-    core = idle_core()
-    assert core.deadline() != inf
+def test_an_empty_reply_is_counted() -> None:
+    bench = Bench().begun()
+    bench.tell(ClaimAnswered(ClaimReply([], rescued=2), 4, took=0.5))
+    metrics = bench.core.metrics
+    assert (metrics.empty_receives, metrics.rescued, metrics.fetch_seconds) == (1, 2, 0.5)

@@ -60,8 +60,8 @@ class BreakerBoard:
         return seconds
 
     def ended(self, target: str, error: BaseException | None) -> None:
-        """A call that was allowed ended. A refusal of the business is an answer, too; everything else
-        that was raised says that the target ails."""
+        """A call that was allowed ended. A refusal of the business is an answer, too; any other
+        exception is a failure of the target."""
         if error is None or isinstance(error, BusinessRuleException | Snooze):
             self.succeeded(target)
         else:
@@ -107,7 +107,7 @@ class BreakerBoard:
             return self._seen.get(target, 0)
 
     def in_use(self) -> list[str]:
-        """Targets that were called lately or are not closed: those whose state must be followed."""
+        """Targets that were called recently or are not closed: those whose state must be followed."""
         with self._lock:
             recent = self._monotonic() - ACTIVE_SECONDS
             return [

@@ -10,11 +10,11 @@ from commandbus.errors import InvalidArgumentError
 T = TypeVar("T")
 
 
-def as_count(value: Any, name: str, *, lowest: int = 1, highest: int) -> int:
+def as_count(value: Any, name: str, *, highest: int) -> int:
     """A whole number within bounds; texts, fractions and booleans are refused."""
-    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= highest:
         raise InvalidArgumentError(
-            f"{name} must be between {lowest} and {highest}, a whole number, not {value!r}."
+            f"{name} must be between 1 and {highest}, a whole number, not {value!r}."
         )
     return value
 

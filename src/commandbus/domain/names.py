@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from enum import StrEnum
+from typing import TypeVar
 
 from commandbus.errors import InvalidArgumentError
+
+E = TypeVar("E", bound=StrEnum)
 
 _is_name = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,62}\Z").match
 _is_queue = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,46}\Z").match
@@ -62,6 +66,15 @@ def as_text(value: object, what: str, *, longest: int = 255) -> str:
     if "\0" in value or not _is_unicode(value):
         raise InvalidArgumentError(f"{what} contains a NUL character or a lone surrogate.")
     return str.__str__(value)
+
+
+def as_member(kind: type[E], value: str | None, what: str = "status") -> E | None:
+    """A member of an enumeration, or None."""
+    try:
+        return None if value is None else kind(value)
+    except ValueError:
+        known = ", ".join(kind)
+        raise InvalidArgumentError(f"Unknown {what} {value!r}; use one of {known}.") from None
 
 
 def as_actor(value: object) -> str:

@@ -6,6 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar, overload
 
+from commandbus.domain.counts import as_count
+from commandbus.errors import InvalidArgumentError
+
+LIMIT_MAX = 1_000
+
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -27,3 +32,17 @@ class Page(Sequence[T_co]):
     def __getitem__(self, index: slice) -> Sequence[T_co]: ...
     def __getitem__(self, index: int | slice) -> T_co | Sequence[T_co]:
         return self.items[index]
+
+
+def as_limit(limit: int) -> int:
+    """How many items a page may have."""
+    return as_count(limit, "limit", highest=LIMIT_MAX)
+
+
+def as_cursor(after: str | None) -> int | None:
+    """The cursor of a list whose items have numbers."""
+    if after is None:
+        return None
+    if not isinstance(after, str) or not after.isdecimal() or len(after) > 18:
+        raise InvalidArgumentError(f"{after!r} is not the `next` of a page.")
+    return int(after)

@@ -46,7 +46,7 @@ class WorkerRequest(msgspec.Struct, frozen=True):
 
 
 class WorkerInfo(msgspec.Struct, frozen=True):
-    """A worker or process router that reported itself lately."""
+    """A worker or process router that reported itself recently."""
 
     name: str
     host: str

@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from functools import wraps
 from typing import Any
 
+from commandbus.domain.command import Command
+from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.handlers import Handler
 
 _current: ContextVar[dict[str, Any] | None] = ContextVar("commandbus_command", default=None)
@@ -38,7 +40,7 @@ def correlated(handler: Handler) -> Handler:
     """The same handler; whatever is logged while it runs names its command."""
     function = handler.function
 
-    def facts(command: Any, context: Any) -> dict[str, Any]:
+    def facts(command: Command[Any], context: HandlerContext | SyncHandlerContext) -> dict[str, Any]:
         return {
             "command_id": str(command.command_id),
             "domain": command.domain,
@@ -51,7 +53,7 @@ def correlated(handler: Handler) -> Handler:
     if handler.is_async:
 
         @wraps(function)
-        async def run(command: Any, context: Any) -> Any:
+        async def run(command: Command[Any], context: HandlerContext | SyncHandlerContext) -> Any:
             _current.set(facts(command, context))
             return await function(command, context)
 
@@ -59,7 +61,7 @@ def correlated(handler: Handler) -> Handler:
     else:
 
         @wraps(function)
-        def call(command: Any, context: Any) -> Any:
+        def call(command: Command[Any], context: HandlerContext | SyncHandlerContext) -> Any:
             _current.set(facts(command, context))
             return function(command, context)
 

@@ -106,13 +106,13 @@ def _write_fleet(
     out.add(
         "fleet_slots",
         "gauge",
-        "Slots of the workers that reported themselves lately and claim commands.",
+        "Slots of the workers that reported themselves recently and claim commands.",
         *(({"domain": name}, slots) for name, slots in sorted(serving.items())),
     )
     out.add(
         "fleet_workers",
         "gauge",
-        "Workers and process routers that reported themselves lately: running, quiet or stopping.",
+        "Workers and process routers that reported themselves recently: running, quiet or stopping.",
         *(({"state": state.lower()}, count) for state, count in states.items()),
     )
 

@@ -31,8 +31,9 @@ from opentelemetry.trace import (
     TraceFlags,
 )
 
-from commandbus.domain.command import SendRequest
+from commandbus.domain.command import Command, SendRequest
 from commandbus.settings import VERSION
+from commandbus.worker.context import HandlerContext, SyncHandlerContext
 from commandbus.worker.handlers import Handler
 
 PARENT = "traceparent"
@@ -148,7 +149,7 @@ class _Runs:
             "commandbus.command.type": handler.command_type,
         }
 
-    async def awaited(self, command: Any, context: Any) -> Any:
+    async def awaited(self, command: Command[Any], context: HandlerContext | SyncHandlerContext) -> Any:
         span = self._begin(command, context)
         try:
             return await self._function(command, context)
@@ -158,7 +159,7 @@ class _Runs:
         finally:
             span.end()
 
-    def called(self, command: Any, context: Any) -> Any:
+    def called(self, command: Command[Any], context: HandlerContext | SyncHandlerContext) -> Any:
         span = self._begin(command, context)
         try:
             return self._function(command, context)
@@ -168,7 +169,7 @@ class _Runs:
         finally:
             span.end()
 
-    def _begin(self, command: Any, context: Any) -> Span:
+    def _begin(self, command: Command[Any], context: HandlerContext | SyncHandlerContext) -> Span:
         """The span of a run, now the current one; an empty one where the trace is not sampled."""
         sent = _extract(command.headers)
         sender = trace.get_current_span(sent).get_span_context()

@@ -14,9 +14,8 @@ import msgspec
 
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.moment import as_datetime
-from commandbus.domain.names import as_reason, as_text
-from commandbus.domain.page import Page
-from commandbus.errors import InvalidArgumentError
+from commandbus.domain.names import as_member, as_reason, as_text
+from commandbus.domain.page import Page, as_cursor, as_limit
 from commandbus.operations.ledger import ACTION as KIND
 from commandbus.operations.ledger import link, of_action
 from commandbus.operations.scope import Scope
@@ -64,6 +63,7 @@ def list_actions(
     for value in (action, after):
         if value is not None:
             as_text(value, "action" if value is action else "after")
+    as_limit(limit)
     page = yield from scope.store.list_documents(
         KIND, status=action, after=after, limit=limit, backwards=True
     )
@@ -85,16 +85,9 @@ def search_audit(
     """What happened to commands besides being sent, received and completed: failures, lost workers,
     operators' actions; of all commands, newest first, a page at a time. A page may be short and still
     have a next one: it looks at a bounded number of events."""
-    try:
-        kind = None if event_type is None else str(AuditEventType(event_type))
-    except ValueError:
-        known = ", ".join(AuditEventType)
-        raise InvalidArgumentError(f"Unknown event {event_type!r}; use one of {known}.") from None
-    if after is not None and not (after.isdecimal() and len(after) < 19):
-        raise InvalidArgumentError(f"{after!r} is not the `next` of a page.")
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 1_000:
-        raise InvalidArgumentError(f"limit must be between 1 and 1000, not {limit!r}.")
-    before = None if after is None else int(after)
-    wanted = AuditFilter(domain, kind, actor, before, limit=limit + 1)
+    kind = as_member(AuditEventType, event_type, "event")
+    wanted = AuditFilter(
+        domain, kind and kind.value, actor, as_cursor(after), limit=as_limit(limit) + 1
+    )
     found = yield from scope.store.search_audit(wanted)
     return Page(found[:limit], str(found[limit - 1].id) if len(found) > limit else None)

@@ -18,17 +18,15 @@ from commandbus.domain.batch import (
 )
 from commandbus.domain.cause import running
 from commandbus.domain.command import Command, CommandRecord, SendRequest
-from commandbus.domain.counts import as_count, as_items
+from commandbus.domain.counts import as_items
 from commandbus.domain.ids import as_id, as_optional_id
 from commandbus.domain.lifecycle import FINAL, PARKED, Cancellation, CommandStatus
 from commandbus.domain.moment import SECOND, as_datetime, as_optional_datetime, as_seconds
-from commandbus.domain.names import as_name, as_reason, as_text
-from commandbus.domain.page import Page
+from commandbus.domain.names import as_member, as_name, as_reason, as_text
+from commandbus.domain.page import LIMIT_MAX, Page, as_limit
 from commandbus.errors import InvalidArgumentError, InvalidOperationError
 from commandbus.operations.actions import record_action, recorded
-from commandbus.operations.canceling import cancel
-from commandbus.operations.commands import LIMIT_MAX, query_commands
-from commandbus.operations.membership import (
+from commandbus.operations.batch_documents import (
     KIND,
     OPEN,
     BatchBody,
@@ -36,6 +34,8 @@ from commandbus.operations.membership import (
     decode_batch,
     require_batch,
 )
+from commandbus.operations.canceling import cancel
+from commandbus.operations.commands import query_commands
 from commandbus.operations.scope import Flow, Scope, Send
 from commandbus.operations.sending import encode_request, send_many
 from commandbus.store.batching import TOPIC as BATCHES
@@ -236,12 +236,8 @@ def list_batches(
 ) -> Op[Page[BatchRecord]]:
     """Batches, newest first, a page at a time; with `domain`, those that have commands in it. A page
     may be short and still have a next one: it looks at a bounded number of batches."""
-    try:
-        wanted = None if status is None else BatchStatus(status)
-    except ValueError:
-        known = ", ".join(BatchStatus)
-        raise InvalidArgumentError(f"Unknown status {status!r}; use one of {known}.") from None
-    as_count(limit, "limit", highest=LIMIT_MAX)
+    wanted = as_member(BatchStatus, status)
+    as_limit(limit)
     where = None if domain is None else as_name(domain, "domain")
     cursor = None if after is None else as_text(after, "after")
     is_open = wanted in (BatchStatus.PENDING, BatchStatus.IN_PROGRESS)

@@ -18,12 +18,11 @@ from commandbus.domain.command import (
     SendResult,
 )
 from commandbus.domain.contract import CommandType
-from commandbus.domain.counts import as_count
 from commandbus.domain.ids import as_id, as_optional_id
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import as_microseconds
-from commandbus.domain.names import as_name, as_text
-from commandbus.domain.page import Page
+from commandbus.domain.names import as_member, as_name, as_text
+from commandbus.domain.page import Page, as_cursor, as_limit
 from commandbus.domain.reply import reply_outcome
 from commandbus.errors import (
     CommandNotFoundError,
@@ -37,7 +36,6 @@ from commandbus.store.records import Capacity, CommandFilter
 from commandbus.store.replies import reply_command
 
 R = TypeVar("R")
-LIMIT_MAX = 1_000
 _PATH = re.compile(r"[\w-]{1,100}(\.[\w-]{1,100}){0,9}\Z")
 
 
@@ -85,11 +83,11 @@ def query_commands(
     page was read, however many are added meanwhile. With `scan`, no more than so many commands are
     looked at, and `next` goes on where the look ended.
     """
-    as_count(limit, "limit", highest=LIMIT_MAX)
+    as_limit(limit)
     wanted = CommandFilter(
         domain=None if domain is None else as_name(domain, "domain"),
         command_type=None if command_type is None else as_name(command_type, "command_type"),
-        status=as_status(status),
+        status=as_member(CommandStatus, status),
         tag=None if tag is None else as_text(tag, "tag"),
         correlation_id=as_optional_id(correlation_id, "correlation_id"),
         batch_id=as_optional_id(batch_id, "batch_id"),
@@ -102,7 +100,7 @@ def query_commands(
         error=error,
         data=_values(data),
         headers=_values(headers),
-        before=_cursor(after),
+        before=as_cursor(after),
         limit=limit + 1,
     )
     if scan is not None:
@@ -127,22 +125,6 @@ def as_path(path: str) -> str:
             "between, such as customer.id."
         )
     return path
-
-
-def as_status(status: CommandStatus | str | None) -> CommandStatus | None:
-    try:
-        return None if status is None else CommandStatus(status)
-    except ValueError:
-        known = ", ".join(CommandStatus)
-        raise InvalidArgumentError(f"Unknown status {status!r}; use one of {known}.") from None
-
-
-def _cursor(after: str | None) -> int | None:
-    if after is None:
-        return None
-    if not isinstance(after, str) or not after.isdecimal() or len(after) > 18:
-        raise InvalidArgumentError(f"{after!r} is not the `next` of a page.")
-    return int(after)
 
 
 def get_audit_trail(

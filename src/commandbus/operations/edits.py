@@ -20,13 +20,13 @@ from commandbus.domain.command import CommandRecord, CommandRef, SendOptions, Se
 from commandbus.domain.counts import as_count
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import SECOND, Duration, as_datetime, as_microseconds, as_seconds
-from commandbus.domain.names import as_reason
+from commandbus.domain.names import as_member, as_reason
 from commandbus.domain.payload import Unreadable
 from commandbus.domain.priority import Priority, as_priority
 from commandbus.errors import CommandNotFoundError, InvalidArgumentError, InvalidOperationError
 from commandbus.operations.bulk_troubleshooting import BULK_MAX
 from commandbus.operations.choosing import as_ids, choose
-from commandbus.operations.commands import as_status, find_one
+from commandbus.operations.commands import find_one
 from commandbus.operations.ledger import link_event
 from commandbus.operations.scope import Flow, Scope, Send
 from commandbus.operations.sending import send
@@ -212,7 +212,7 @@ def resend_many(
     **selection: Unpack[Selection],
 ) -> Flow[EditReport]:
     """`resend` of many commands that ended with `status`, chosen as by `reschedule_many`."""
-    wanted = as_status(status)
+    wanted = as_member(CommandStatus, status)
     if wanted not in FINAL:
         raise InvalidArgumentError(f"Only ended commands are sent again, not {status!r} ones.")
 

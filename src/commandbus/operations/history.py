@@ -173,12 +173,13 @@ def _sample(now: int, stats: QueueStats, runs: Sequence[Run]) -> Sample:
         stats.failed,
         stats.canceled,
         stats.oldest_ready_age,
-        _percentile(waited, 0.95),
-        _percentile(ran, 0.5),
-        _percentile(ran, 0.95),
+        percentile(waited, 0.95),
+        percentile(ran, 0.5),
+        percentile(ran, 0.95),
         stats.operator_actions,
     )
 
 
-def _percentile(ordered: Sequence[float], share: float) -> float | None:
+def percentile(ordered: Sequence[float], share: float) -> float | None:
+    """The value that this share of them does not exceed; None of none."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None

@@ -175,18 +175,17 @@ def _why_waiting(scope: Scope, record: CommandRecord) -> Op[list[Reason]]:
         # That its turn comes with a claim is true only where a worker claims it.
         reasons += [one for one in behind if one.code != "HELD" or not isinstance(serving, Reason)]
     if not reasons and not isinstance(serving, Reason):
-        reasons.append((yield from _why_unclaimed(scope, record, serving, now)))
+        reasons.append(_why_unclaimed(record, serving, now, stats.running))
     return reasons
 
 
 def _why_unclaimed(
-    scope: Scope, record: CommandRecord, serving: list[WorkerInfo], now: datetime
-) -> Op[Reason]:
+    record: CommandRecord, serving: list[WorkerInfo], now: datetime, running: int
+) -> Reason:
     """Nothing is in its way, and workers are there."""
-    stats = yield from scope.store.stats(record.domain, 1)
     slots = sum(worker.concurrency for worker in serving)
     who = "the live worker" if len(serving) == 1 else f"{len(serving)} live workers"
-    if stats.running >= slots:
+    if running >= slots:
         return Reason("BUSY", f"it is next, and all {slots} slots of {who} are taken")
     if now - record.due_at > UNCLAIMED_AFTER:
         seconds = int((now - record.due_at).total_seconds())
@@ -248,7 +247,7 @@ def _similar(scope: Scope, record: CommandRecord, serving: list[WorkerInfo]) -> 
     recent = yield from query_commands(scope, domain=record.domain, limit=RECENT)
     sent = {one.command_type for one in recent} - {record.command_type}
     near = get_close_matches(record.command_type, sorted(sent), 1)
-    return f"; is it {near[0]!r}, which was sent lately?" if near else ""
+    return f"; is it {near[0]!r}, which was sent recently?" if near else ""
 
 
 def _why_quiet(able: list[WorkerInfo]) -> Reason:

@@ -8,7 +8,7 @@ from uuid import UUID
 from commandbus.domain.ids import IdPart, as_id, as_id_parts
 from commandbus.domain.page import Page
 from commandbus.errors import InvalidArgumentError
-from commandbus.operations.membership import KIND as BATCH
+from commandbus.operations.batch_documents import KIND as BATCH
 from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
 

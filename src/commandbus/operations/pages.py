@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from commandbus.domain.counts import as_count
 from commandbus.domain.names import as_text
-from commandbus.domain.page import Page
-from commandbus.operations.commands import LIMIT_MAX
+from commandbus.domain.page import Page, as_limit
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document
 from commandbus.store.op import Op
@@ -26,7 +24,7 @@ def list_named(
     """The documents of a kind by their keys: all that follow `after`, or at most `limit`."""
     cursor = None if after is None else as_text(after, "after")
     if limit is not None:
-        as_count(limit, "limit", highest=LIMIT_MAX)
+        as_limit(limit)
         page = yield from scope.store.list_documents(kind, after=cursor, limit=limit)
         return Page(read(page), page[-1].key if len(page) == limit else None)
     found: list[T] = []

@@ -15,13 +15,13 @@ import msgspec
 from commandbus.domain import payload
 from commandbus.domain.audit import AuditEventType
 from commandbus.domain.command import CommandRecord, CommandRef
-from commandbus.domain.counts import as_count, as_items
+from commandbus.domain.counts import as_items
 from commandbus.domain.lifecycle import PARKED
 from commandbus.domain.moment import SECOND, as_datetime
 from commandbus.domain.names import as_name, as_reason, as_text
-from commandbus.domain.page import Page
+from commandbus.domain.page import Page, as_limit
 from commandbus.errors import CommandNotFoundError, InvalidOperationError
-from commandbus.operations.commands import LIMIT_MAX, find_one
+from commandbus.operations.commands import find_one
 from commandbus.operations.ledger import link_event
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document, readable
@@ -116,7 +116,7 @@ def list_assigned(
     scope: Scope, assignee: str, *, after: str | None = None, limit: int = 100
 ) -> Op[Page[CommandRecord]]:
     """The parked commands that are assigned to a person, by domain and id, a page at a time."""
-    as_count(limit, "limit", highest=LIMIT_MAX)
+    as_limit(limit)
     who = as_text(assignee, "assignee", longest=200)
     cursor = None if after is None else as_text(after, "after")
     found: list[CommandRecord] = []

@@ -103,7 +103,7 @@ def _with(info: WorkerInfo, request: WorkerRequest | None) -> WorkerInfo:
 
 
 def _lives(scope: Scope, info: WorkerInfo, ended: Container[str]) -> bool:
-    """Whether a worker that reported itself lately is still there. What the operating system knows
+    """Whether a worker that reported itself recently is still there. What the operating system knows
     counts more than a connection, which may be lost for a moment."""
     seen = None if info.process is None else scope.is_seen_alive(info.process)
     return info.session not in ended if seen is None else seen

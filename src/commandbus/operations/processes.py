@@ -22,8 +22,8 @@ from commandbus.domain.moment import (
     as_optional_datetime,
     as_seconds,
 )
-from commandbus.domain.names import as_name, as_reason, as_text
-from commandbus.domain.page import Page
+from commandbus.domain.names import as_member, as_name, as_reason, as_text
+from commandbus.domain.page import LIMIT_MAX, Page, as_cursor, as_limit
 from commandbus.domain.process.declaration import Process
 from commandbus.domain.process.values import (
     ENDED,
@@ -47,11 +47,11 @@ from commandbus.errors import (
     ProcessNotFoundError,
 )
 from commandbus.operations.actions import record_action
+from commandbus.operations.batch_documents import grow_batch
 from commandbus.operations.batches import open_batch
 from commandbus.operations.canceling import withdraw
 from commandbus.operations.evidence import control_details
 from commandbus.operations.ledger import Link, link, link_event, written
-from commandbus.operations.membership import grow_batch
 from commandbus.operations.process_writes import (
     SIGNAL_TYPE,
     TIMERS,
@@ -70,7 +70,6 @@ from commandbus.store.records import Capacity, CommandFilter, OperatorAction
 from commandbus.store.replies import follow_up
 from commandbus.store.trail import read_details
 
-LIMIT_MAX = 1_000
 COUNT_MAX = 100_000
 
 
@@ -244,31 +243,20 @@ def list_processes(
 ) -> Op[Page[ProcessRecord]]:
     """Processes that meet all conditions, newest first, a page at a time; `after` is the `next` of
     the page before."""
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LIMIT_MAX:
-        raise InvalidArgumentError(f"limit must be between 1 and {LIMIT_MAX}, not {limit!r}.")
-    if after is not None and not str(after).isdecimal():
-        raise InvalidArgumentError(f"{after!r} is not the `next` of a page.")
+    as_limit(limit)
     wanted = ProcessFilter(
         process_type,
-        as_process_status(status),
+        as_member(ProcessStatus, status),
         as_optional_id(batch_id, "batch_id"),
         as_optional_id(parent_id, "parent_id"),
         None if created_after is None else as_microseconds(created_after, "created_after"),
         None if created_before is None else as_microseconds(created_before, "created_before"),
-        None if after is None else int(after),
+        as_cursor(after),
         limit + 1,
     )
     rows = yield from scope.store.query_processes(wanted)
     page = [_record(row) for row in rows[:limit]]
     return Page(page, str(page[-1].sequence) if len(rows) > limit else None)
-
-
-def as_process_status(status: ProcessStatus | str | None) -> ProcessStatus | None:
-    try:
-        return None if status is None else ProcessStatus(status)
-    except ValueError:
-        known = ", ".join(ProcessStatus)
-        raise InvalidArgumentError(f"Unknown status {status!r}; use one of {known}.") from None
 
 
 _TROUBLE = {

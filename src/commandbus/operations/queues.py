@@ -7,14 +7,12 @@ from typing import cast
 import msgspec
 
 from commandbus.domain.adopted_messages import QueueMapping
-from commandbus.domain.counts import as_count
 from commandbus.domain.names import as_name, as_reason
-from commandbus.domain.page import Page
+from commandbus.domain.page import Page, as_limit
 from commandbus.domain.priority import Priority, as_priority
 from commandbus.errors import InvalidArgumentError, InvalidOperationError, NotFoundError
 from commandbus.operations.actions import record_action
 from commandbus.operations.batches import leave_batches
-from commandbus.operations.commands import LIMIT_MAX
 from commandbus.operations.ledger import ALL, link_forgotten
 from commandbus.operations.scope import Scope
 from commandbus.store.op import Op
@@ -85,7 +83,7 @@ def list_domains(scope: Scope, *, after: str | None = None, limit: int | None = 
     """The domains that were sent to or paused, by name: all that follow `after`, or at most `limit`."""
     cursor = None if after is None else as_name(after, "after")
     if limit is not None:
-        as_count(limit, "limit", highest=LIMIT_MAX)
+        as_limit(limit)
     known = yield from scope.store.domains()
     names = sorted(name for name in known if cursor is None or name > cursor)
     more = limit is not None and len(names) > limit

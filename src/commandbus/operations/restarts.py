@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from commandbus.domain.counts import as_count
 from commandbus.domain.moment import SECOND, as_datetime
 from commandbus.domain.names import as_text
-from commandbus.domain.page import Page
+from commandbus.domain.page import Page, as_limit
 from commandbus.domain.presence import WorkerRestart
-from commandbus.operations.commands import LIMIT_MAX
 from commandbus.operations.scope import Scope
 from commandbus.store.documents import Document, readable
 from commandbus.store.op import Op
@@ -36,7 +34,7 @@ def list_restarts(
 ) -> Op[Page[WorkerRestart]]:
     """The restarts of workers by their watchdogs within the last month, newest first, a page at a
     time."""
-    as_count(limit, "limit", highest=LIMIT_MAX)
+    as_limit(limit)
     page = yield from scope.store.list_documents(
         KIND, after=None if after is None else as_text(after, "after"), limit=limit, backwards=True
     )

@@ -19,11 +19,11 @@ from commandbus.domain.failure import Failure, FailureKind, classify
 from commandbus.domain.lifecycle import FINAL, PARKED, CommandStatus
 from commandbus.domain.moment import as_microseconds
 from commandbus.domain.outcome import Outcome, Parked, Succeeded, decide_unknown_handler
+from commandbus.domain.page import LIMIT_MAX
 from commandbus.domain.process.decisions import Decision
 from commandbus.domain.process.values import ProcessEventType, ProcessStatus, StepKind, StepRun
 from commandbus.domain.process.work import DecisionError
 from commandbus.domain.reply import Reply
-from commandbus.operations.commands import LIMIT_MAX
 from commandbus.operations.evidence import (
     Control,
     Declarations,

@@ -107,7 +107,7 @@ def store_schedule(scope: Scope, schedule: Schedule) -> Op[tuple[ScheduleRecord,
             body = msgspec.structs.replace(before, schedule=schedule)
             if _times(before.schedule) == _times(schedule):
                 due_at = present.due_at if present else None
-            is_same = _encoded(before.schedule) == _encoded(schedule)
+            is_same = msgspec.json.encode(before.schedule) == msgspec.json.encode(schedule)
         if is_same and (due_at is not None or not schedule.enabled):
             return _record(body, due_at), False
         if schedule.enabled and due_at is None:
@@ -309,10 +309,6 @@ def _insert(scope: Scope, schedule: Schedule, commands: Sequence[NewCommand]) ->
         except UniqueKeyHeld as held:
             results.append(Inserted(held.holder, duplicate=True))
     return results
-
-
-def _encoded(schedule: Schedule) -> bytes:
-    return msgspec.json.encode(schedule)
 
 
 def _times(schedule: Schedule) -> tuple[object, ...]:

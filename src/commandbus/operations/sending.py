@@ -32,9 +32,9 @@ from commandbus.errors import (
     RateLimited,
 )
 from commandbus.operations.actions import record_action
+from commandbus.operations.batch_documents import join_batches
 from commandbus.operations.commands import reply_to_sender
 from commandbus.operations.extras import RareOptions
-from commandbus.operations.membership import join_batches
 from commandbus.operations.scope import Scope
 from commandbus.operations.uniqueness import insert_unique
 from commandbus.settings import BusSettings

@@ -12,8 +12,6 @@ class Capabilities(msgspec.Struct, frozen=True):
     """Several processes may share the store."""
     caller_transactions: bool
     """`within(connection)` works: a send can be part of the caller's own transaction."""
-    needs_migration: bool
-    """The schema is not created at open; `commandbus db upgrade` or migrate=True does it."""
     adopted_queues: bool = False
     """Queues of other programs can be bound to a domain with `adopt_queue`."""
     gates: bool = True

@@ -301,8 +301,9 @@ class WorkerBase(ABC):
     def set_concurrency(self, concurrency: int) -> None:
         """Change how many handlers run at once, at least 1. Running ones are not interrupted. Raises
         ConfigurationError when the pool is smaller than that."""
-        self._engine.check_demand(self._demand_of(check_concurrency(concurrency)))
-        self._post_from_anywhere(Resized(check_concurrency(concurrency)))
+        checked = check_concurrency(concurrency)
+        self._engine.check_demand(self._demand_of(checked))
+        self._post_from_anywhere(Resized(checked))
 
     def set_poll_interval(self, seconds: Duration) -> None:
         """Change the fallback interval of an idle worker, at least 0.1 s."""

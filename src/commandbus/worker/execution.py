@@ -342,8 +342,10 @@ class Execution:
 
     # For handlers in a transaction; see transactional.TransactionHost.
 
-    def conclude(self, context: Any, result: Any, ran: int) -> Settlement:
-        claimed: Claimed = context._claimed
+    def conclude(
+        self, context: HandlerContext | SyncHandlerContext, result: Any, ran: int
+    ) -> Settlement:
+        claimed = context._claimed
         handler = self._registry.get_or_raise(claimed.domain, claimed.command_type)
         return self._succeeded(claimed, handler, result, ran)
 

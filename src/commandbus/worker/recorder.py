@@ -99,14 +99,14 @@ def folder_for(setting: str | None, identity: str) -> Path:
 
 
 def open_recorder(
-    setting: str | None, identity: str, worker: str, supervisor: int = 0, capacity: int = CAPACITY
+    setting: str | None, identity: str, worker: str, supervisor: int = 0
 ) -> FlightRecorder | None:
     """The recorder of a worker that begins; None where there can be none, which is logged."""
     if setting == OFF or fcntl is None:
         return None
     try:
         folder = folder_for(setting, identity)
-        return FlightRecorder(folder, Header(worker, this_process(), capacity, supervisor))
+        return FlightRecorder(folder, Header(worker, this_process(), CAPACITY, supervisor))
     except (OSError, ValueError) as error:
         logger.warning(
             "worker %s has no flight recorder, so a crash is noticed by the end of its leases: %s",

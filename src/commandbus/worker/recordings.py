@@ -17,12 +17,12 @@ from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from commandbus.store.deaths import NOT_RENEWED, Run, WorkerDeath
 from commandbus.store.process_list import is_seen_alive, is_seen_stopped, this_process
+from commandbus.store.session import Engine
 from commandbus.worker.isolation.orphans import end_orphans
 from commandbus.worker.recorder import (
     ENTRY,
@@ -342,7 +342,7 @@ class Recordings:
         return now - self._seen.setdefault(path, now) < SUPERVISOR_SECONDS
 
 
-def recordings_beside(engine: Any, setting: str | None) -> Recordings | None:
+def recordings_beside(engine: Engine, setting: str | None) -> Recordings | None:
     """The recorders of the workers of a store; None where they have none."""
     if setting == OFF or os.name != "posix" or not engine.store.capabilities.durable:
         return None

@@ -47,7 +47,9 @@ class TransactionHost(Protocol):
         """The bus as it is inside a transaction."""
         ...
 
-    def conclude(self, context: Any, result: Any, ran: int) -> Settlement:
+    def conclude(
+        self, context: HandlerContext | SyncHandlerContext, result: Any, ran: int
+    ) -> Settlement:
         """What the handler's result amounts to."""
         ...
 
@@ -95,7 +97,7 @@ def in_async_transaction(
 
 async def _conclude(
     call: Callable[[], Any],
-    context: Any,
+    context: HandlerContext | SyncHandlerContext,
     host: TransactionHost,
     begin: Callable[[Demand], Any],
     wait: Callable[[Any], Awaitable[Any]],

@@ -66,7 +66,6 @@ class MemoryCommands(MemoryReads, MemoryDocuments, MemoryBatches, MemoryProcesse
         durable=False,
         many_processes=False,
         caller_transactions=False,
-        needs_migration=False,
         one_machine=True,
     )
 

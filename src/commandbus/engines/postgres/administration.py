@@ -1,4 +1,4 @@
-"""Looking after a PostgreSQL database: creating the schema, checking it, finding out what ails it."""
+"""Looking after a PostgreSQL database: creating the schema, checking it, diagnosing it."""
 
 from __future__ import annotations
 

@@ -195,8 +195,7 @@ class Reader(Part):
         found: list[AuditEntry] = []
         for number, command_type, domain, command_id, *entry in rows:
             kept = read_entry(*entry)
-            key = command_id
-            event = AuditEvent(domain, key, kept.kind, as_datetime(kept.at), shown(kept.details))
+            event = AuditEvent(domain, command_id, kept.kind, as_datetime(kept.at), shown(kept.details))
             found.append(AuditEntry(number, command_type, event))
         return found
 

@@ -55,7 +55,7 @@ class SharedLane:
         self._waiting: list[PendingSend] = []
         self._moving = False
         self._crowd = 1
-        """How many sent together lately."""
+        """How many sent together recently."""
         self._complete: threading.Lock | None = None
         """Released when as many are waiting, while the leader of a group waits for them."""
 
@@ -152,7 +152,7 @@ class AsyncSharedLane:
         self._waiting: list[tuple[PendingSend, asyncio.Future[None]]] = []
         self._moving = False
         self._crowd = 1
-        """How many sent together lately."""
+        """How many sent together recently."""
         self._task: asyncio.Task[None] | None = None
 
     async def run(self, statement: Coalescing) -> Rows:

@@ -60,7 +60,6 @@ class PostgresStore:
         durable=True,
         many_processes=True,
         caller_transactions=True,
-        needs_migration=True,
         handler_transactions=True,
         streamed_sends=True,
     )

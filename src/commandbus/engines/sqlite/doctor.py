@@ -1,4 +1,4 @@
-"""Looking after an SQLite file: creating it, checking it, finding out what ails it."""
+"""Looking after an SQLite file: creating it, checking it, diagnosing it."""
 
 from __future__ import annotations
 

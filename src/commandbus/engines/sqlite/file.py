@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -43,13 +42,10 @@ def clock_difference(path: Path, clock: Clock) -> float:
 class OpenFile:
     """A file that this process has open, and the log beside it."""
 
-    def __init__(
-        self, path: Path, clock: Clock, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, path: Path, clock: Clock) -> None:
         self._path = str(path)
         self._log = f"{path}-wal"
         self._clock = clock
-        self._monotonic = monotonic
         self._identity = _identity(self._path)
         self._log_identity: Identity | None = None
         self._remind_at = 0.0
@@ -73,7 +69,7 @@ class OpenFile:
     def _compare_clocks(self, written_at: float) -> None:
         if abs(self._clock() / SECOND - written_at) <= CLOCK_DIFFERENCE_MAX:
             return
-        if self._monotonic() < self._remind_at:
+        if time.monotonic() < self._remind_at:
             return
         # A transaction that changed nothing leaves the log at the time of an earlier write.
         try:
@@ -81,7 +77,7 @@ class OpenFile:
         except OSError:
             return
         if abs(ahead) > CLOCK_DIFFERENCE_MAX:
-            self._remind_at = self._monotonic() + _REMIND_SECONDS
+            self._remind_at = time.monotonic() + _REMIND_SECONDS
             logger.error(
                 "the clock of this process is %.0f s %s that of the file system: delayed commands run "
                 "at the wrong time, and leases of other processes are misjudged; correct the clock",

@@ -88,7 +88,6 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         durable=True,
         many_processes=True,
         caller_transactions=True,
-        needs_migration=False,
         one_machine=True,
     )
 

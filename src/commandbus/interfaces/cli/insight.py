@@ -103,6 +103,6 @@ def why(
 
 @listing(times="Started")
 def list_(look: Look) -> Found:
-    """List the workers and process routers that reported themselves lately."""
+    """List the workers and process routers that reported themselves recently."""
     found = look.choose(look.bus.list_workers(), field_of("started_at"))
-    return Found("workers", found, COLUMNS, "no worker has reported itself lately")
+    return Found("workers", found, COLUMNS, "no worker has reported itself recently")

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TextIO
 
 from commandbus.interfaces.cli import text
@@ -315,10 +315,5 @@ def id_column(heading: str, value: Callable[[Any], object], **more: Any) -> Colu
     return Column(heading, value, keep=True, narrow=narrow, **more)
 
 
-def field_of(name: str) -> Callable[[Any], Any]:
-    """A column's value: an attribute of the row."""
-    return partial(_attribute, name)
-
-
-def _attribute(name: str, row: Any) -> Any:
-    return getattr(row, name)
+field_of = attrgetter
+"""A column's value: an attribute of the row."""

@@ -16,6 +16,7 @@ from commandbus.settings import DEFAULT_URL
 from commandbus.store.urls import shown_url
 
 if TYPE_CHECKING:
+    from commandbus.store.session import Engine
     from commandbus.sync import SyncCommandBus
 
 chosen_url: str | None = None
@@ -138,7 +139,7 @@ def opening() -> Iterator[None]:
         raise CliError(str(error), Exit.STORE) from error
 
 
-def check_store(engine: Any, *, create: bool) -> None:
+def check_store(engine: Engine, *, create: bool) -> None:
     """Refuse a store that this process cannot share, or a file that does not exist."""
     if engine.url.startswith("memory:"):
         raise CliError(

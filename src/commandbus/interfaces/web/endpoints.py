@@ -92,7 +92,7 @@ READS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/schedules", "Every schedule, with its next and last run.", v.Schedules,
              lambda d, a: d.schedules()),
     Endpoint("GET", "/limits", "Every limit that is set.", v.Limits, lambda d, a: d.limits()),
-    Endpoint("GET", "/workers", "Workers that reported themselves lately.", v.Workers,
+    Endpoint("GET", "/workers", "Workers that reported themselves recently.", v.Workers,
              lambda d, a: d.workers()),
     Endpoint("GET", "/breakers", "Every breaker that ever opened.", v.Breakers,
              lambda d, a: d.breakers()),

@@ -55,8 +55,8 @@ def _check_strength(secret: str, name: str) -> None:
         )
 
 
-def hash_with(scheme: str, secret: str, salt: bytes | None = None) -> str:
-    salt = salt or secrets.token_bytes(16)
+def hash_with(scheme: str, secret: str) -> str:
+    salt = secrets.token_bytes(16)
     return f"{scheme}${salt.hex()}${_derive(scheme, secret, salt).hex()}"
 
 

@@ -20,23 +20,23 @@ class Usage(msgspec.Struct, frozen=True):
     """By the worker, when it was last seen; otherwise measured now."""
 
 
-def usage_of(worker: WorkerInfo, proc: Path = Path("/proc")) -> Usage | None:
+def usage_of(worker: WorkerInfo) -> Usage | None:
     """None where neither the kernel nor the worker says."""
-    measured = _measured(worker, proc)
+    measured = _measured(worker)
     if measured is None and worker.memory_bytes:
         return Usage(worker.memory_bytes, worker.cpu_seconds, is_reported=True)
     return measured
 
 
-def _measured(worker: WorkerInfo, proc: Path) -> Usage | None:
+def _measured(worker: WorkerInfo) -> Usage | None:
     """None for a worker elsewhere, for one that is gone, and on systems without /proc."""
     identity = worker.process
     if worker.host != socket.gethostname() or identity is None or not identity.started:
         return None
     try:
         # The name of a program is in brackets, and may have any characters.
-        fields = (proc / str(worker.pid) / "stat").read_text().rpartition(")")[2].split()
-        pages = int((proc / str(worker.pid) / "statm").read_text().split()[1])
+        fields = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()
+        pages = int(Path(f"/proc/{worker.pid}/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):
         return None
     if int(fields[19]) != identity.started:  # the id belongs to another process by now

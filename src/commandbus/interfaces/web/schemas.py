@@ -141,7 +141,7 @@ class DomainView(Struct, frozen=True):
     workers: int
     slots: int
     rate: float
-    """Commands that ended per second, lately."""
+    """Commands that ended per second, recently."""
     drain_seconds: float | None
     """How long what waits will take at that rate; None when nothing waits or nothing ends."""
 

@@ -73,7 +73,7 @@ def environment() -> jinja2.Environment:
         "place": place,
         "range_end": range_end,
         "rate": rate_in_words,
-        "short": short,
+        "short": short_id,
         "status": status,
         "word": lambda value: text.status_word(value).capitalize(),
         "segment": segment,
@@ -150,11 +150,6 @@ def number(value: float | None) -> str:
 def count(value: int) -> str:
     """A number that was counted no further than a bound."""
     return f"{value:,}+" if value >= COUNT_MAX else f"{value:,}"
-
-
-def short(value: object) -> str:
-    """An id as lists show it; every filter and every command finds it by that."""
-    return short_id(value)
 
 
 def place(frame: str) -> str:

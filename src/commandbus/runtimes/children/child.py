@@ -97,7 +97,6 @@ class Child:
         self._asking = threading.RLock()
         """Held by who waits for an answer; handlers may have threads of their own."""
         self._targets: dict[tuple[str, str], _Target] = {}
-        self._main: dict[str, Any] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
         self._requests: dict[int, CancelRequest] = {}

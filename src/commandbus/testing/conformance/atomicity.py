@@ -21,12 +21,12 @@ from commandbus.errors import (
     PermanentCommandError,
 )
 from commandbus.operations import (
+    batch_documents,
     declaring,
     erasure,
     fleet_starts,
     history,
     ledger,
-    membership,
     parked_notes,
     presence,
     restarts,
@@ -51,7 +51,7 @@ Act = Callable[[], Any]
 
 KINDS = {
     *("unique", "cancellation", "breaker", "schedule"),
-    *(parked_notes.KIND, ledger.KIND, ledger.HEAD, ledger.OPEN, ledger.ACTION, membership.KIND),
+    *(parked_notes.KIND, ledger.KIND, ledger.HEAD, ledger.OPEN, ledger.ACTION, batch_documents.KIND),
     *(declaring.KIND, moving.KIND, presence.REQUESTS, presence.KIND, fleet_starts.KIND),
     *(restarts.KIND, parked_notes.ESCALATION, "history"),
     *(history._kind(grain, DOMAIN) for grain in history.Grain),
@@ -124,7 +124,7 @@ def _everything(store: Any) -> Op[dict[str, Any]]:
     documents: dict[str, Any] = {}
     for kind in sorted(KINDS):
         documents[kind] = yield from store.list_documents(kind, limit=1_000)
-    batches = [UUID(document.key) for document in documents[membership.KIND]]
+    batches = [UUID(document.key) for document in documents[batch_documents.KIND]]
     steps, events, stats = {}, {}, []
     for record in records:
         steps[record.sequence] = yield from store.recorded_steps(record.sequence)

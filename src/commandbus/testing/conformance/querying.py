@@ -192,13 +192,18 @@ class QueryingSuite:
         assert page[0] == next(iter(page)) == bus.get(command_id)
 
     @pytest.mark.parametrize("limit", [0, -1, 1_001, True, "10"])
-    def test_a_limit_out_of_range_is_refused(self, bus: Harness, limit: Any) -> None:
+    @pytest.mark.parametrize(
+        "listed", ["query_commands", "list_processes", "list_batches", "list_actions", "search_audit"]
+    )
+    def test_a_limit_out_of_range_is_refused(self, bus: Harness, listed: str, limit: Any) -> None:
         with pytest.raises(InvalidArgumentError, match="limit must be between 1 and 1000"):
-            bus.query(limit=limit)
+            bus.call(getattr(bus.bus, listed), limit=limit)
 
-    def test_a_cursor_that_is_none_is_refused(self, bus: Harness) -> None:
+    @pytest.mark.parametrize("listed", ["query_commands", "list_processes", "search_audit"])
+    @pytest.mark.parametrize("after", ["1; drop table", "9" * 19])
+    def test_a_cursor_that_is_none_is_refused(self, bus: Harness, listed: str, after: str) -> None:
         with pytest.raises(InvalidArgumentError, match="not the `next` of a page"):
-            bus.query(after="1; drop table")
+            bus.call(getattr(bus.bus, listed), after=after)
 
     def test_an_unknown_status_is_refused_with_the_known_ones(self, bus: Harness) -> None:
         with pytest.raises(InvalidArgumentError, match=r"'DONE'.*PENDING.*COMPLETED"):

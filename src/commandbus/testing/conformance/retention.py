@@ -9,9 +9,9 @@ import pytest
 
 from commandbus.domain.command import SendRequest
 from commandbus.errors import BusinessRuleException, InvalidArgumentError
+from commandbus.operations.batch_documents import batch_document, decode_batch
 from commandbus.operations.batches import close_batches
 from commandbus.operations.history import record_history, take_samples, take_turn
-from commandbus.operations.membership import batch_document, decode_batch
 from commandbus.operations.retention import PIECE
 from commandbus.testing.conformance.helpers import complete, park
 from commandbus.testing.harness import DOMAIN, Harness

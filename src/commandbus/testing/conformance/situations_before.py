@@ -75,8 +75,8 @@ def misspelt(at: Stage) -> Any:
 
 
 @situation(
-    "Its type is much like one that was sent lately", "NO_HANDLER",
-    says="; is it 'refund_order', which was sent lately?",
+    "Its type is much like one that was sent recently", "NO_HANDLER",
+    says="; is it 'refund_order', which was sent recently?",
     cure="deploy the handler, or correct the type",
 )  # fmt: skip
 def misspelt_of_recent(at: Stage) -> Any:

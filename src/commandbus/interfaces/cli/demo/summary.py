@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from commandbus.interfaces.cli import output, text
 from commandbus.interfaces.cli.demo.scene import Report
 from commandbus.interfaces.cli.output import Column
+from commandbus.operations.history import percentile
 from commandbus.store.urls import shown_url
 
 if TYPE_CHECKING:
@@ -114,14 +115,10 @@ def _waits(out: Console, records: list[CommandRecord]) -> None:
         (
             Column("priority", lambda row: row[0]),
             Column("commands", lambda row: f"{len(row[1]):,}", right=True),
-            Column("waited p50", lambda row: text.duration(_quantile(row[1], 0.5)), right=True),
-            Column("p95", lambda row: text.duration(_quantile(row[1], 0.95)), right=True),
+            Column("waited p50", lambda row: text.duration(percentile(row[1], 0.5)), right=True),
+            Column("p95", lambda row: text.duration(percentile(row[1], 0.95)), right=True),
         ),
     )
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float | None:
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
 
 
 def _shares(out: Console, report: Report) -> None:
