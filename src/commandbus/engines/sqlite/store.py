@@ -20,7 +20,7 @@ from commandbus.engines.sqlite.documents import SqliteDocuments
 from commandbus.engines.sqlite.erasing import SqliteErasing
 from commandbus.engines.sqlite.failures import UniqueViolation
 from commandbus.engines.sqlite.heads import expired_reply, take_head
-from commandbus.engines.sqlite.lane import undoable
+from commandbus.engines.sqlite.lane import TransactionGone, undoable
 from commandbus.engines.sqlite.limits import Routed, Waiting
 from commandbus.engines.sqlite.processes import SqliteProcesses
 from commandbus.engines.sqlite.queries import load_queries
@@ -208,20 +208,25 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
 
     def _promote(self, domain: str, now: int, gated: bool) -> Op[None]:
         due = yield Statement(SQL.due, (domain, now, _PROMOTE_MAX))
+        if not due:
+            return
         routed: list[Routed] = [
             (command_type, group_key, requires, Waiting(*waiting))
             for *waiting, command_type, group_key, requires in due
+            if command_type is not None
         ]
-        if not routed:
-            return
         if gated:
             gates = (yield from self._gates_of([domain]))[domain]
             yield from self._route(domain, gates, routed, now)
         else:
             ready = [(domain, *waiting) for _, _, _, waiting in routed]
             yield Statement(SQL.promote, ready, many=True)
-        *_, last = routed[-1]
+        *waiting, _, _, _ = due[-1]
+        last = Waiting(*waiting)
         yield Statement(SQL.unschedule, (domain, last.available_at, last.seq))
+        if len(routed) < len(due):
+            seqs = [seq for _, seq, *_, command_type, _, _ in due if command_type is None]
+            yield from self._audit([_orphan(domain, seq, "no command") for seq in seqs], now)
 
     def _claim_from(
         self,
@@ -288,19 +293,14 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         worker's way."""
         seq, attempts, crashes = head.seq, head.attempts, head.crashes
         there = bool((yield Statement(SQL.has_command, (seq,))))
-        code, what = ("DAMAGED", "a damaged command") if there else ("ORPHAN", "no command")
-        failure = Failure(
-            FailureKind.PERMANENT,
-            code,
-            f"Queue row {seq} of domain {domain!r} has {what}; the file was changed by hand.",
-        )
+        audit = _orphan(domain, seq, "a damaged command" if there else "no command")
         if there:
             parked = CommandStatus.IN_TROUBLESHOOTING_QUEUE
+            failure = audit.details["error"]
             outcome = OutcomeRow(
                 seq, parked, attempts, crashes, None, None, 0, error=failure, reason="PERMANENT"
             )
             yield from self._end_all([outcome], {seq: domain}, now)
-        audit = AuditRow(seq, AuditEventType.MOVED_TO_TSQ, {"error": failure})
         yield from self._audit([audit], now)
 
     def settle(self, batch: Sequence[Settlement]) -> Op[SettleReport]:
@@ -381,6 +381,8 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         try:
             count = yield from undoable(self._take_back(expired, now))
             failed = list[int]()
+        except TransactionGone:
+            raise
         except Exception:  # whatever is wrong with one of them
             count, failed = yield from self._take_back_each(expired, now)
         self._stuck.swept(skipped, failed)
@@ -392,6 +394,8 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         for lease in expired:
             try:
                 count += yield from undoable(self._take_back([lease], now))
+            except TransactionGone:
+                raise
             except Exception as error:  # it is tried again later, and an operator hears of it
                 lease_id, *_ = lease
                 failed.append(lease_id)
@@ -466,3 +470,11 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
             return False
         yield Statement(SQL.put_progress, (seq, percent, message, now))
         return True
+
+
+def _orphan(domain: str, seq: int, has: str) -> AuditRow:
+    """What operators see of a row that waits, and has no command that could be run."""
+    code = "ORPHAN" if has == "no command" else "DAMAGED"
+    words = f"Queue row {seq} of domain {domain!r} has {has}; the file was changed by hand."
+    failure = Failure(FailureKind.PERMANENT, code, words)
+    return AuditRow(seq, AuditEventType.MOVED_TO_TSQ, {"error": failure})
