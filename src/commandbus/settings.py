@@ -107,10 +107,17 @@ class BusSettings:
                 _collect(problems, partial(as_name, domain, "domain"), where)
                 _collect(problems, partial(as_name, command_type, "command_type"), where)
                 _collect(problems, partial(as_required_tags, tags), where)
-        if self.warn_depth is not None and self.max_pending is None:
-            problems.append("warn_depth needs max_pending, because only then sends are counted")
+        problems += self._depths()
         _collect(problems, lambda: check_max_attempts(self.max_attempts))
         _raise(problems)
+
+    def _depths(self) -> list[str]:
+        warn, most = self.warn_depth, self.max_pending
+        if warn is not None and most is None:
+            return ["warn_depth needs max_pending, because only then sends are counted"]
+        if isinstance(warn, int) and isinstance(most, int) and warn > most:
+            return [f"warn_depth ({warn}) must not be above max_pending ({most}): no more can wait"]
+        return []
 
 
 @dataclass(frozen=True, slots=True)

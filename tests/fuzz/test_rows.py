@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from commandbus import CommandStatus, HandlerRegistry
 from commandbus.errors import CommandBusError
+from commandbus.store.records import ClaimReply, ClaimRequest
 from commandbus.sync import SyncCommandBus, SyncTroubleshootingQueue, SyncWorker
 from commandbus.testing.waiting import eventually
 from tests.fuzz.fuzzing import fuzzed, texts
@@ -144,6 +145,34 @@ def test_a_damaged_command_is_parked_and_others_are_received(tmp_path: Path, col
         (parked,) = SyncTroubleshootingQueue(bus).list_troubleshooting()
         assert parked.error is not None
         assert (parked.command_id, parked.error.code) == (damaged, "UNDECODABLE")
+
+
+def test_a_damaged_place_in_a_queue_keeps_no_other_domain_waiting(tmp_path: Path) -> None:
+    file = tmp_path / "rows.db"
+
+    def claim() -> ClaimReply:
+        return bus.session.run(bus.engine.store.claim(ClaimRequest(("bad", "good"), 10, "w", 30.0)))
+
+    def mend(attempts: Any) -> None:
+        with closing(sqlite3.connect(file)) as connection, connection:
+            connection.execute(
+                "update commandbus_queue set attempts = ? where domain = 'bad'", [attempts]
+            )
+
+    with SyncCommandBus(f"sqlite:///{file}") as bus:
+        bad = bus.send("bad", "note")
+        mend("torn")
+        with pytest.raises(TypeError):
+            claim()
+        for _ in range(3):  # each begins with another domain
+            good = bus.send("good", "note")
+            reply = claim()
+            assert [one.command_id for one in reply.claimed] == [good.command_id]
+            assert "claims from bad fail: TypeError" in str(reply.stuck)
+        assert claim().next_due_in == 1.0
+        mend(0)
+        reply = claim()
+        assert ([one.command_id for one in reply.claimed], reply.stuck) == ([bad.command_id], ())
 
 
 def _idle(bus: SyncCommandBus) -> bool:

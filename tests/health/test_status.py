@@ -125,7 +125,7 @@ class Switching(HealthStatus):
 
     def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)
-        if name in ("_failures", "_stuck", "_left_behind", "_exhaustions", "_starved", "_stalls"):
+        if name in ("_failing", "_stuck", "_left_behind", "_exhaustions", "_starved", "_stalls"):
             time.sleep(0.0001)
         return value
 

@@ -19,6 +19,7 @@ from commandbus.sync import SyncCommandBus
 from commandbus.testing import Configuration
 from commandbus.testing.postgres import PostgresServer, create_database
 from commandbus.testing.waiting import eventually
+from commandbus.worker.backoff import BACKOFF_MAX
 from tests.chaos.storm import DOMAIN
 from tests.os_processes.lab import Child
 
@@ -125,3 +126,23 @@ def test_one_connection_that_was_cut_is_no_shortage() -> None:
     shortage.follower_refused()
     shortage.follower_refused()
     assert not shortage.may_follow(0)
+
+
+def test_a_shortage_is_over_when_nothing_is_refused_any_more() -> None:
+    """A claim that was refused may go on with a connection that came back: no new one tells that there
+    are enough, and without the listener an idle worker would hear nothing."""
+    now = 100.0
+    shortage = Shortage(lambda: False, monotonic=lambda: now)
+    assert not shortage.may_follow(0), "the work comes first"
+    now += 60
+    assert not shortage.may_follow(0)
+    shortage.served()
+    assert shortage.may_follow(0)
+    shortage.refused()
+    now += BACKOFF_MAX
+    assert not shortage.may_follow(0), "what was refused may be about to try again"
+    shortage.refused()
+    now += BACKOFF_MAX
+    assert not shortage.may_follow(0)
+    now += 2
+    assert shortage.may_follow(0)

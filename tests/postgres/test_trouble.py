@@ -18,10 +18,12 @@ from commandbus.engines.postgres.schema import MIGRATIONS, migration_sql, upgrad
 from commandbus.errors import (
     ConfigurationError,
     DuplicateCommandError,
+    InvalidArgumentError,
     InvalidOperationError,
     SchemaOutdated,
     StoreUnavailable,
 )
+from commandbus.store.records import ClaimRequest
 from commandbus.store.waiting import finish
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.postgres import PostgresServer, create_database
@@ -359,3 +361,19 @@ def test_a_queue_row_without_its_command_is_noted_and_passed_over(url: str) -> N
         assert bus.stats("work").ready == 0
         (details,) = connection.execute("select details from commandbus.audit").fetchall()
         assert "ORPHAN" in details[0]
+
+
+def test_a_row_that_no_claim_can_take_keeps_no_other_domain_waiting(url: str) -> None:
+    with SyncCommandBus(url) as bus, psycopg.connect(url, autocommit=True) as connection:
+        bad = bus.send("bad", "note")
+        connection.execute(
+            "update commandbus.command set due_at = -9223372036854775808 where command_id = %s",
+            (bad.command_id,),
+        )
+        claim = ClaimRequest(("bad", "good"), 10, "w", 30.0)
+        for _ in range(3):  # each begins with another domain
+            good = bus.send("good", "note")
+            reply = bus.session.run(bus.engine.store.claim(claim))
+            assert [one.command_id for one in reply.claimed] == [good.command_id]
+        with pytest.raises(InvalidArgumentError, match="out of range"):
+            bus.session.run(bus.engine.store.claim(claim))

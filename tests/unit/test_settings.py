@@ -175,6 +175,12 @@ def test_worker_settings_that_cannot_work_together_are_refused(
         WorkerSettings(**settings)
 
 
+def test_a_warning_that_could_never_come_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"warn_depth \(11\) must not be above max_pending"):
+        BusSettings(max_pending=10, warn_depth=11)
+    assert BusSettings(max_pending=10, warn_depth=10).warn_depth == 10
+
+
 def test_all_problems_are_in_one_message() -> None:
     with pytest.raises(ConfigurationError) as caught:
         WorkerSettings(concurrency=0, prefetch=-1, poll_interval=0.0, visibility_timeout=-1, jitter=-1)

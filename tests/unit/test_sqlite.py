@@ -8,11 +8,13 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from commandbus.domain.command import SendRequest
 from commandbus.engines.sqlite import SqliteEngine, doctor, schema
 from commandbus.engines.sqlite.doctor import SqliteAdministration
 from commandbus.engines.sqlite.lane import WriteLane
@@ -399,6 +401,53 @@ def test_a_queue_row_without_its_command_is_noted_and_passed_over(tmp_path: Path
         (details,) = connection.execute("select details from commandbus_audit").fetchone()
         assert "ORPHAN" in details
         connection.close()
+
+
+def test_a_due_row_without_its_command_is_noted_and_goes(tmp_path: Path) -> None:
+    """If it stayed, idle workers would be told that something is due now, for ever."""
+    with SyncCommandBus(f"sqlite:///{tmp_path / 'test.db'}") as bus:
+        bus.send("d", "t", delay=60)
+        edit(tmp_path, "delete from commandbus_command")
+        edit(tmp_path, "update commandbus_scheduled set due_at = 1")
+        reply = bus.session.run(bus.engine.store.claim(ClaimRequest(("d",), 1, "w", 30.0)))
+        assert (reply.claimed, reply.next_due_in) == ([], None)
+        assert "ORPHAN" in str(rows_of(tmp_path, "commandbus_audit"))
+
+
+def test_a_rescue_that_finds_the_disk_full_changes_nothing(tmp_path: Path) -> None:
+    """SQLite undoes the whole transaction then; what the claim did next would commit by itself."""
+    with SyncCommandBus(f"sqlite:///{tmp_path / 'test.db'}") as bus:
+        for _ in range(2):
+            bus.send_many([SendRequest("d", "t")] * 200)
+            bus.session.run(bus.engine.store.claim(ClaimRequest(("d",), 200, "doomed", 30.0)))
+        bus.send("d", "t")
+        edit(tmp_path, "update commandbus_lease set until = 0")
+        tables = ("lease", "queue", "scheduled", "audit", "outcome")
+        before = [rows_of(tmp_path, f"commandbus_{table}") for table in tables]
+        connection = fill(bus)
+        with pytest.raises(StoreUnavailable, match="disk is full"):
+            bus.session.run(bus.engine.store.claim(ClaimRequest(("d",), 500, "next", 30.0)))
+        assert [rows_of(tmp_path, f"commandbus_{table}") for table in tables] == before
+        connection.execute("pragma max_page_count = 1000000")
+        reply = bus.session.run(bus.engine.store.claim(ClaimRequest(("d",), 500, "next", 30.0)))
+        assert (len(reply.claimed), reply.rescued, reply.stuck) == (401, 400, ())
+
+
+def rows_of(tmp_path: Path, table: str) -> list[Any]:
+    with closing(sqlite3.connect(tmp_path / "test.db")) as connection:
+        return connection.execute(f"select * from {table} order by 1, 2, 3").fetchall()
+
+
+def fill(bus: SyncCommandBus) -> sqlite3.Connection:
+    """Let the file of a bus have no page more than it uses; returns the connection that says so."""
+    engine: Any = bus.engine
+    connection: sqlite3.Connection = engine._writer.connection
+    connection.execute("create table ballast (bytes blob)")
+    while connection.execute("pragma freelist_count").fetchone()[0]:
+        connection.execute("insert into ballast values (zeroblob(3000))")
+    (pages,) = connection.execute("pragma page_count").fetchone()
+    connection.execute(f"pragma max_page_count = {pages}")
+    return connection
 
 
 def test_an_empty_claim_says_when_the_next_command_is_due(tmp_path: Path) -> None:

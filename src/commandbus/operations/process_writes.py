@@ -35,6 +35,7 @@ from commandbus.operations.scope import Scope
 from commandbus.operations.sending import encode_request
 from commandbus.store.op import Op
 from commandbus.store.processes import ProcessEventRow, ProcessRow
+from commandbus.store.reading import UNREADABLE
 from commandbus.store.records import Capacity, NewCommand
 from commandbus.store.replies import follow_up, reply_command
 
@@ -81,22 +82,20 @@ class Work(msgspec.Struct):
 
 
 def decide(row: ProcessRow, declaration: type[Process[Any]]) -> Decision:
-    """A working copy of a stored process."""
+    """A working copy of a stored process. Raises DecisionError when it cannot be read."""
     try:
         state = declaration.decode_state(row.state)
-    except (msgspec.ValidationError, ValueError, TypeError) as error:
+    except (msgspec.DecodeError, RecursionError, ValueError, TypeError) as error:
         raise DecisionError(
             "state", "UNDECODABLE", f"The state does not fit its type: {describe_misfit(error)}"
         ) from None
-    return Decision(
-        declaration,
-        row.process_id,
-        row.status,
-        state,
-        decode_progress(row),
-        decode_error(row),
-        row.age,
-    )
+    try:
+        progress, failed = decode_progress(row), decode_error(row)
+    except (msgspec.DecodeError, RecursionError) as problem:
+        raise DecisionError(
+            "state", UNREADABLE, f"What the store keeps cannot be read: {problem}"
+        ) from None
+    return Decision(declaration, row.process_id, row.status, state, progress, failed, row.age)
 
 
 def decode_progress(row: ProcessRow) -> Progress:

@@ -178,13 +178,11 @@ def _parked(row: ProcessRow, error: DecisionError) -> Parked:
 
 def _halted(row: ProcessRow, error: DecisionError, *, by_itself: bool = False) -> Work:
     """The process waits for an operator; its state is as before."""
-    progress = decode_progress(row)
-    progress.halted = progress.halted or by_itself
     status = row.status if row.ended else ProcessStatus.WAITING_FOR_TROUBLESHOOTING
     changed = msgspec.structs.replace(
         row,
         status=status,
-        progress=msgspec.json.encode(progress).decode(),
+        progress=_halted_progress(row, by_itself),
         due_in=None if by_itself else row.due_in,
     )
     details = msgspec.json.encode({"code": error.code, "message": error.message}).decode()
@@ -192,15 +190,24 @@ def _halted(row: ProcessRow, error: DecisionError, *, by_itself: bool = False) -
     return Work(changed={row.process_id: changed}, events=[event])
 
 
+def _halted_progress(row: ProcessRow, by_itself: bool) -> str:
+    """What cannot be read stays as it is, for an operator."""
+    try:
+        progress = decode_progress(row)
+    except (msgspec.DecodeError, RecursionError):
+        return row.progress
+    progress.halted = progress.halted or by_itself
+    return msgspec.json.encode(progress).decode()
+
+
 def fire_timers(scope: Scope, declarations: Declarations, worker: str, limit: int) -> Op[RouteReport]:
     """Let time pass for processes whose deadlines have; one transaction."""
     work = Work()
     rows = yield from scope.store.due_processes(list(declarations), limit)
     for row in rows:
-        restarted = yield from _restarted(scope, row)
         try:
             decision = decide(row, declarations[row.process_type])
-            decision.time_passed(restarted)
+            decision.time_passed((yield from _restarted(scope, row)))
             work.add(follow(scope, decision, row))
         except DecisionError as error:
             _parked(row, error)

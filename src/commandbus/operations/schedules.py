@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Literal, TypedDict, Unpack
 from uuid import UUID
 
@@ -22,6 +23,7 @@ from commandbus.domain.page import Page
 from commandbus.domain.schedule import Misfire, Schedule, ScheduleRecord
 from commandbus.errors import (
     CommandBusError,
+    ConfigurationError,
     InvalidArgumentError,
     InvalidOperationError,
     NotFoundError,
@@ -46,6 +48,8 @@ GRACE = 60 * SECOND
 """An occurrence that is later than this was missed, and the misfire policy applies."""
 CATCH_UP_MAX = 1_000
 """Occurrences sent in one go by Misfire.ALL."""
+LEFT_SECONDS = 1.0
+"""When to look again while a schedule is due that this process cannot tell the time of."""
 
 
 class _Body(msgspec.Struct):
@@ -204,22 +208,32 @@ def trigger_schedule(scope: Scope, name: str, *, reason: str | None = None) -> O
 def tick(scope: Scope) -> Op[TickReport]:
     """Send the commands of all due schedules. Any process may repeat this at any time."""
     now = yield from scope.store.now()
-    sent = 0
+    sent, soonest = 0, 0.0
     for document in (yield from scope.store.due_documents(KIND)):
-        sent += yield from _fire(scope, document, now)
+        fired = yield from _fire(scope, document, now)
+        if fired is None:
+            soonest = LEFT_SECONDS
+        else:
+            sent += fired
     following = yield from scope.store.next_document_due(KIND)
-    due_in = None if following is None else max(0.0, (following - now) / SECOND)
+    due_in = None if following is None else max(soonest, (following - now) / SECOND)
     return TickReport(sent, due_in)
 
 
-def _fire(scope: Scope, document: Document, now: int) -> Op[int]:
+def _fire(scope: Scope, document: Document, now: int) -> Op[int | None]:
+    """How many commands were sent; None when the occurrence is left to other processes."""
     bodies = readable([document], lambda d: _decoder.decode(d.body))
     if not bodies:  # no longer due, or every look would be for it
         yield from scope.store.put_document(msgspec.structs.replace(document, due_at=None))
         return 0
     body = bodies[0]
     schedule = body.schedule
-    occurrences, following = _due_occurrences(schedule, document.due_at or now, now)
+    try:
+        occurrences, following = _due_occurrences(schedule, document.due_at or now, now)
+    except ConfigurationError as error:
+        # As where a machine lacks zone data. The occurrence stays due, and others must not wait for it.
+        _say_once(schedule.name, str(error))
+        return None
     try:
         commands = [encode_request(scope, schedule.request_at(each, body.seed)) for each in occurrences]
     except CommandBusError as error:
@@ -244,6 +258,11 @@ def _fire(scope: Scope, document: Document, now: int) -> Op[int]:
         body.last_run, body.last_command_id = before
         yield from _write(scope, body, following, document.version + 1)
     return sent
+
+
+@lru_cache(maxsize=1_000)
+def _say_once(name: str, problem: str) -> None:
+    logger.error("schedule %s is left to other processes: %s", name, problem)
 
 
 def _due_occurrences(schedule: Schedule, first: int, now: int) -> tuple[list[datetime], int]:

@@ -32,7 +32,7 @@ from commandbus.engines.postgres.rescuing import Rescuer
 from commandbus.engines.postgres.settling import Settler
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS, look_again
 from commandbus.engines.postgres.statements import Autocommit, Listening
-from commandbus.errors import StoreUnavailable
+from commandbus.errors import CommandBusError, StoreUnavailable
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.op import Op, Rows, Wake, autocommit, scalar
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, NewCommand
@@ -134,16 +134,21 @@ class Claimer(Part):
         self._turn += 1
         count = len(request.domains)
         turns = [request.domains[(self._turn + position) % count] for position in range(count)]
+        failure: CommandBusError | None = None
         for domain, partition in [*tagged, *((domain, domain) for domain in turns)]:
             try:
                 yield from self._claim_from(domain, partition, request, claimed)
-            except StoreUnavailable as error:
-                # What was claimed before is ours, and must not wait for its lease to end.
-                if not claimed:
+            except CommandBusError as error:
+                # What was claimed is ours, and must not wait for its lease to end. And what is wrong
+                # with one domain, such as a value in a row, is no reason to leave the others.
+                if isinstance(error, StoreUnavailable) and not claimed:
                     raise
                 logger.warning("a claim from %s failed: %s", domain, error)
+                failure = error
             if request.wanted(claimed) <= 0:
                 break
+        if failure is not None and not claimed:
+            raise failure
         return claimed
 
     def _claim_from(

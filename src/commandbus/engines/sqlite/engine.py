@@ -230,8 +230,9 @@ class CallerSession:
         try:
             result = drive(op, execute, wakes)
         except BaseException:
-            cursor.execute("rollback to commandbus")
-            cursor.execute("release commandbus")
+            if self._connection.in_transaction:  # a full disk ends all of it
+                cursor.execute("rollback to commandbus")
+                cursor.execute("release commandbus")
             raise
         cursor.execute("release commandbus")
         self._engine.expect(wakes)

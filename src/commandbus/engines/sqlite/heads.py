@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from heapq import nsmallest
 
+from commandbus.domain.audit import AuditEventType
+from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.priority import rank
 from commandbus.engines.sqlite.queries import load_queries
 from commandbus.engines.sqlite.rows import Head, as_heads, as_id
 from commandbus.store.op import Op, Statement
 from commandbus.store.records import ClaimRequest, NewCommand
 from commandbus.store.replies import reply_to_expired
+from commandbus.store.settling import AuditRow
 from commandbus.store.suspects import Admission
 
 SQL = load_queries("commands.sql")
@@ -66,3 +69,11 @@ def expired_reply(domain: str, reply_to: str, command_type: str, head: Head) -> 
         command_type=command_type,
         correlation_id=as_id(head.correlation_id),
     )
+
+
+def orphan(domain: str, seq: int, has: str) -> AuditRow:
+    """What operators see of a row that waits, and has no command that could be run."""
+    code = "ORPHAN" if has == "no command" else "DAMAGED"
+    words = f"Queue row {seq} of domain {domain!r} has {has}; the file was changed by hand."
+    failure = Failure(FailureKind.PERMANENT, code, words)
+    return AuditRow(seq, AuditEventType.MOVED_TO_TSQ, {"error": failure})

@@ -35,6 +35,11 @@ _CHECKPOINT_COMMITS = 200
 """Fold the log back after so many commits; readers stay fast and the log stays small."""
 
 
+class TransactionGone(StoreUnavailable):
+    """SQLite undid the whole transaction after an error. What an op executed next would commit by
+    itself, so nothing may follow."""
+
+
 class _Order:
     """An op on its way through a lane."""
 
@@ -151,7 +156,10 @@ class Lane(ABC):
                 return ()
             return self.connection.execute(statement.sql, statement.params).fetchall()
         except sqlite3.Error as error:
-            raise translate(error) from error
+            known = translate(error)
+            if isinstance(known, StoreUnavailable) and not self.connection.in_transaction:
+                raise TransactionGone(str(known)) from error
+            raise known from error
 
 
 class ReadLane(Lane):
@@ -262,6 +270,8 @@ def undoable(op: Op[T]) -> Op[T]:
     yield Statement("savepoint part")
     try:
         result = yield from op
+    except TransactionGone:
+        raise
     except Exception:  # the op decides
         yield Statement("rollback to part")
         yield Statement("release part")

@@ -11,16 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from commandbus.domain.audit import AuditEventType
-from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import FINAL, CommandStatus
 from commandbus.domain.moment import SECOND, Clock
 from commandbus.engines.sqlite.departing import SqliteDeparting
 from commandbus.engines.sqlite.documents import SqliteDocuments
 from commandbus.engines.sqlite.erasing import SqliteErasing
 from commandbus.engines.sqlite.failures import UniqueViolation
-from commandbus.engines.sqlite.heads import expired_reply, take_head
-from commandbus.engines.sqlite.lane import undoable
+from commandbus.engines.sqlite.heads import expired_reply, orphan, take_head
+from commandbus.engines.sqlite.lane import TransactionGone, undoable
 from commandbus.engines.sqlite.limits import Routed, Waiting
 from commandbus.engines.sqlite.processes import SqliteProcesses
 from commandbus.engines.sqlite.queries import load_queries
@@ -35,7 +33,7 @@ from commandbus.engines.sqlite.rows import (
     command_params,
     outcome_params,
 )
-from commandbus.errors import DuplicateCommandError, QueueFull
+from commandbus.errors import DuplicateCommandError, QueueFull, StoreUnavailable
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.batching import tally
 from commandbus.store.capabilities import Capabilities
@@ -63,7 +61,6 @@ from commandbus.store.records import (
 from commandbus.store.rescuing import StuckLeases
 from commandbus.store.resolving import plan_expired
 from commandbus.store.settling import (
-    AuditRow,
     Member,
     OutcomeRow,
     Writes,
@@ -82,6 +79,9 @@ _SEQ_MAX = 2**63 - 1
 _PROMOTE_MAX = 10_000
 """Due commands promoted per claim and domain, so that a flood does not hold the lock for seconds."""
 
+_AGAIN_SECONDS = 1.0
+"""When to look again at a domain that cannot be claimed from."""
+
 
 class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcesses):
     capabilities = Capabilities(
@@ -95,6 +95,8 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         super().__init__(clock)
         self._turn = 0
         self._stuck = StuckLeases()
+        self._apart = False
+        """The last claim failed over a domain: each is undone by itself, until none fails."""
 
     def insert(self, commands: Sequence[NewCommand], capacity: Capacity) -> Op[list[Inserted]]:
         now = self._clock()
@@ -179,48 +181,73 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
             rescued = yield from self._reclaim(now)
             stuck = self._stuck.report()
         claimed: list[Claimed] = []
+        problems: list[str] = []
         self._turn += 1
         count = len(request.domains)
         for position in range(count):
             domain = request.domains[(self._turn + position) % count]
             if request.wanted(claimed) <= 0:
                 break
-            rows = yield Statement(SQL.domain_state, (domain,))
-            ((paused, gated),) = rows or ((False, False),)
-            if paused:
-                continue
-            if request.sweep:
-                yield from self._promote(domain, now, gated)
-            partitions = [domain]
-            if gated:
-                yield from self._admit(domain, request.ageing, now)
-                partitions = yield from self._partitions(domain, request.tags)
-            for partition in partitions:
-                yield from self._claim_from(domain, partition, gated, request, now, claimed)
+            before, taking = len(claimed), self._claim_in(domain, request, now, claimed)
+            try:
+                yield from undoable(taking) if self._apart else taking
+            except StoreUnavailable:
+                raise
+            except Exception as error:
+                if not self._apart:  # all of this claim is undone, and the next one goes on below
+                    self._apart = True
+                    raise
+                del claimed[before:]
+                problems.append(f"claims from {domain} fail: {type(error).__name__}: {error}")
+        self._apart = bool(problems)
         if claimed and not request.sweep:
             return ClaimReply(claimed, None, rescued, stuck)
         wanted = {"worker": request.worker, "domains": as_json(request.domains)}
         next_one = SQL.next_due if claimed else SQL.next_moment
         moment = scalar((yield Statement(next_one, wanted)))
         due_in = None if moment is None else max(0.0, (moment - now) / SECOND)
+        if problems:
+            due_in = _AGAIN_SECONDS if due_in is None else max(_AGAIN_SECONDS, due_in)
+            stuck = None if stuck is None else (*stuck, *problems)
         return ClaimReply(claimed, due_in, rescued, stuck)
+
+    def _claim_in(
+        self, domain: str, request: ClaimRequest, now: int, claimed: list[Claimed]
+    ) -> Op[None]:
+        rows = yield Statement(SQL.domain_state, (domain,))
+        ((paused, gated),) = rows or ((False, False),)
+        if paused:
+            return
+        if request.sweep:
+            yield from self._promote(domain, now, gated)
+        partitions = [domain]
+        if gated:
+            yield from self._admit(domain, request.ageing, now)
+            partitions = yield from self._partitions(domain, request.tags)
+        for partition in partitions:
+            yield from self._claim_from(domain, partition, gated, request, now, claimed)
 
     def _promote(self, domain: str, now: int, gated: bool) -> Op[None]:
         due = yield Statement(SQL.due, (domain, now, _PROMOTE_MAX))
+        if not due:
+            return
         routed: list[Routed] = [
             (command_type, group_key, requires, Waiting(*waiting))
             for *waiting, command_type, group_key, requires in due
+            if command_type is not None
         ]
-        if not routed:
-            return
         if gated:
             gates = (yield from self._gates_of([domain]))[domain]
             yield from self._route(domain, gates, routed, now)
         else:
             ready = [(domain, *waiting) for _, _, _, waiting in routed]
             yield Statement(SQL.promote, ready, many=True)
-        *_, last = routed[-1]
+        *waiting, _, _, _ = due[-1]
+        last = Waiting(*waiting)
         yield Statement(SQL.unschedule, (domain, last.available_at, last.seq))
+        if len(routed) < len(due):
+            seqs = [seq for _, seq, *_, command_type, _, _ in due if command_type is None]
+            yield from self._audit([orphan(domain, seq, "no command") for seq in seqs], now)
 
     def _claim_from(
         self,
@@ -271,7 +298,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
                 fit.append(head)
                 continue
             if head.command_type is None:
-                yield from self._park_orphan(domain, head, now)
+                yield from self._parkorphan(domain, head, now)
                 continue
             yield from self._end(domain, plan_expired(head.standing), now)
             if head.column("batch_id") is not None:
@@ -282,24 +309,19 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
                 yield from self.insert([reply], Capacity())
         return fit
 
-    def _park_orphan(self, domain: str, head: Head, now: int) -> Op[None]:
+    def _parkorphan(self, domain: str, head: Head, now: int) -> Op[None]:
         """A queue row whose command is missing or damaged: reported for operators, never in a
         worker's way."""
         seq, attempts, crashes = head.seq, head.attempts, head.crashes
         there = bool((yield Statement(SQL.has_command, (seq,))))
-        code, what = ("DAMAGED", "a damaged command") if there else ("ORPHAN", "no command")
-        failure = Failure(
-            FailureKind.PERMANENT,
-            code,
-            f"Queue row {seq} of domain {domain!r} has {what}; the file was changed by hand.",
-        )
+        audit = orphan(domain, seq, "a damaged command" if there else "no command")
         if there:
             parked = CommandStatus.IN_TROUBLESHOOTING_QUEUE
+            failure = audit.details["error"]
             outcome = OutcomeRow(
                 seq, parked, attempts, crashes, None, None, 0, error=failure, reason="PERMANENT"
             )
             yield from self._end_all([outcome], {seq: domain}, now)
-        audit = AuditRow(seq, AuditEventType.MOVED_TO_TSQ, {"error": failure})
         yield from self._audit([audit], now)
 
     def settle(self, batch: Sequence[Settlement]) -> Op[SettleReport]:
@@ -380,6 +402,8 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         try:
             count = yield from undoable(self._take_back(expired, now))
             failed = list[int]()
+        except TransactionGone:
+            raise
         except Exception:  # whatever is wrong with one of them
             count, failed = yield from self._take_back_each(expired, now)
         self._stuck.swept(skipped, failed)
@@ -391,6 +415,8 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
         for lease in expired:
             try:
                 count += yield from undoable(self._take_back([lease], now))
+            except TransactionGone:
+                raise
             except Exception as error:  # it is tried again later, and an operator hears of it
                 lease_id, *_ = lease
                 failed.append(lease_id)

@@ -56,6 +56,15 @@ def echo(command: Command[Any], context: SyncHandlerContext) -> Any:
     }
 
 
+async def cancel_itself(command: Command[Any], context: HandlerContext) -> str:
+    if command.data:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+    await asyncio.sleep(0)
+    return "went on"
+
+
 async def echo_async(command: Command[Any], context: HandlerContext) -> Any:
     await asyncio.sleep(0)
     return {"data": command.data, "pid": os.getpid()}

@@ -218,6 +218,15 @@ class IsolationSuite:
             assert "in fail" in (trace.frame or "")
             assert running.metrics.child_restarts == 0
 
+    def test_an_async_handler_that_cancels_itself_fails_and_its_child_works_on(
+        self, bus: Harness
+    ) -> None:
+        with bus.run_worker(isolated(handlers.cancel_itself, retry=ONCE), concurrency=1) as running:
+            record = ended(bus, bus.send(data=True))
+            assert (record.status, record.error_code) == (PARKED, "CancelledError")
+            assert ended(bus, bus.send(data=False)).result == "went on"
+            assert running.metrics.child_restarts == 0
+
     def test_a_child_logs_where_its_worker_logs(
         self, bus: Harness, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
+from msgspec.structs import replace
 
 from commandbus.domain.command import SendRequest
 from commandbus.domain.process.declaration import Process, step
@@ -21,6 +22,7 @@ from commandbus.errors import (
     ProcessNotFoundError,
 )
 from commandbus.operations.canceling import open_requests
+from commandbus.store.op import Op
 from commandbus.testing.conformance.helpers import registry_of
 from commandbus.testing.handlers import Recorder
 from commandbus.testing.harness import Harness
@@ -361,6 +363,22 @@ class ProcessTimeSuite:
         assert record.error.code == "PROCESS_TIMEOUT"
         assert sagas.pass_time(100) == 0
 
+    @pytest.mark.parametrize("part", ["state", "progress", "error"])
+    def test_a_process_that_cannot_be_read_holds_up_no_deadline_of_others(
+        self, bus: Harness, part: str
+    ) -> None:
+        sagas = Sagas(bus, Timed)
+        bad, good = sagas.start(), sagas.start()
+        bus.run(_damage(bus, bad, part))
+        assert sagas.pass_time(11) == 2
+        assert sagas.status(good) == "COMPENSATING"
+        assert sagas.status(bad) == "WAITING_FOR_TROUBLESHOOTING"
+        assert any(event.startswith("DECISION_FAILED") for event in sagas.happened(bad))
+        assert sagas.pass_time(100) == 0
+        bus.call(bus.bus.signal_process, bad, "approved", None)
+        sagas.route()
+        assert bus.stats(Timed.reply_to).parked == 1
+
     def test_a_process_in_time_hears_nothing_of_its_deadline(self, bus: Harness) -> None:
         sagas = Sagas(bus, Timed)
         process_id = sagas.start()
@@ -428,3 +446,9 @@ class SignalSuite:
             bus.call(bus.bus.signal_process, uuid4(), "approved")
         with pytest.raises(InvalidArgumentError, match="signal"):
             bus.call(bus.bus.signal_process, sagas.start(Trip()), "not a name")
+
+
+def _damage(bus: Harness, process_id: UUID, part: str) -> Op[Any]:
+    """What is kept of a process becomes unreadable, as a hand in the tables might make it."""
+    (row,) = yield from bus.store.lock_processes([process_id])
+    return (yield from bus.store.put_processes([replace(row, **{part: "no json"})], []))

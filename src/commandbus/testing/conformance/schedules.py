@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from commandbus.domain import schedule
 from commandbus.domain.schedule import Misfire, Schedule
 from commandbus.errors import ConfigurationError, InvalidArgumentError, InvalidOperationError
 from commandbus.operations.schedules import KIND, disable_schedule, put_schedule, tick
@@ -71,6 +72,27 @@ class ScheduleSuite:
         bus.advance(passed)
         assert run_tick(bus) == expected
         assert bus.seconds_until(get(bus).next_run) > -passed
+
+    def test_a_schedule_of_a_zone_that_this_machine_does_not_know_holds_up_no_other(
+        self, bus: Harness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It stays due, for a process that knows it."""
+        put(bus, hourly(name="a", every=None, cron="0 * * * *", timezone="Europe/Berlin"))
+        put(bus, hourly(name="b"))
+        bus.advance(3700)
+
+        def unknown(name: str) -> Any:
+            raise ConfigurationError(f"Unknown time zone {name!r}")
+
+        with monkeypatch.context() as here:
+            here.setattr(schedule, "_zone", unknown)
+            report = bus.run(tick(bus.bus.scope))
+            assert report.sent == 1
+            assert report.next_due_in is not None
+            assert report.next_due_in > 0
+            assert run_tick(bus) == 0
+        assert run_tick(bus) == 1
+        assert get(bus, "a").last_run is not None
 
     def test_a_disabled_schedule_sends_nothing(self, bus: Harness) -> None:
         put(bus, hourly())

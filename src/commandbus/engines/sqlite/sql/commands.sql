@@ -49,10 +49,11 @@ select (select count(*) from (select 1 from commandbus_queue where domain = :dom
 select paused_at is not null, gated from commandbus_domain where domain = ?
 
 -- name: due
--- Due work of a domain, in order of time, bounded so that a flood is promoted in several claims.
+-- Due work of a domain, in order of time, bounded so that a flood is promoted in several claims. A row
+-- without its command comes with nulls: if it stayed, something would be due at once for ever.
 select c.priority, s.seq, s.attempts, s.crashes, s.releases, s.due_at, c.command_type, c.group_key,
     c.requires
-from commandbus_scheduled s join commandbus_command c on c.seq = s.seq
+from commandbus_scheduled s left join commandbus_command c on c.seq = s.seq
 where s.domain = ? and s.due_at <= ? order by s.due_at, s.seq limit ?
 
 -- name: promote
