@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,15 @@ from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.conformance import isolated_handlers
 from commandbus.testing.conformance.isolation import alive
 from commandbus.testing.waiting import eventually
+from commandbus.worker.recorder import recorders_here
+from commandbus.worker.recordings import read_recording
 from tests.support.extent import sample
 
 APP = Path(__file__).parent / "isolated_app.py"
 PATIENCE = 60.0
 PARKED = CommandStatus.IN_TROUBLESHOOTING_QUEUE
 TIMEOUTS = sample(12, 30)
+ONCE = RetryPolicy(max_attempts=1)
 
 
 @contextmanager
@@ -49,6 +53,30 @@ def test_handlers_of_a_script_run_in_children(url: str) -> None:
         assert result["order"] == {"number": 7}
         assert result["pid"] not in (worker.pid, os.getpid())
     eventually(lambda: not alive(result["pid"]))
+
+
+def test_a_handler_whose_child_takes_long_to_begin_is_not_over_its_time(
+    url: str, tmp_path: Path
+) -> None:
+    """The supervisor of a worker kills it when a handler is over its time."""
+    registry = HandlerRegistry("orders")
+    hang = isolated_handlers.loop_in_c
+    registry.register("orders", "hang", hang, isolation="process", timeout=0.5, retry=ONCE)
+    recorder = str(tmp_path / "recorders")
+    with (
+        SyncCommandBus(url) as bus,
+        SyncWorker(bus, "orders", registry, concurrency=1, recorder=recorder) as worker,
+    ):
+        sent = bus.send("orders", "hang")
+
+        def running() -> list[float]:
+            (its,) = recorders_here().values()
+            return list(read_recording(its.content()).running.values())
+
+        eventually(lambda: len(running()) == 1)
+        assert running() == [inf]
+        assert bus.wait(sent, PATIENCE).error_code == "HANDLER_TIMEOUT"
+        assert worker.metrics.child_kills == {"timeout": 1}
 
 
 def test_a_script_without_a_guard_says_what_to_do(url: str) -> None:
@@ -96,7 +124,7 @@ def test_hard_timeouts_leave_nothing_behind() -> None:
         isolation="process",
         soft_timeout=0.02,
         timeout=0.04,
-        retry=RetryPolicy(max_attempts=1),
+        retry=ONCE,
     )
     files, memory, before = open_files(), 0, 0
     with SyncCommandBus("memory://") as bus:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import socket
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from commandbus.errors import (
     Snooze,
 )
 from commandbus.runtimes.children.cgroup import Cgroup, find_parent
+from commandbus.runtimes.children.process import Child
 from commandbus.testing.conformance import isolated_handlers
 from commandbus.worker.handlers import HandlerRegistry
 from commandbus.worker.isolation.crossing import CrossedError, pack, unpack
@@ -220,6 +224,43 @@ def test_frames_are_put_together_however_they_arrive() -> None:
             while (message := inbox.take()) is not None:
                 found.append(message)
         assert found == [Ready(), Done(1, '"x"')]
+
+
+def test_a_long_message_is_put_together_once() -> None:
+    inbox: Inbox[FromChild] = Inbox(FromChild)
+    whole = frame(Done(1, "x" * 20 * MB)) + frame(Ready())
+    began = time.process_time()
+    for start in range(0, len(whole), 4096):
+        inbox.feed(whole[start : start + 4096])
+        if start + 4096 < len(whole):
+            assert inbox.take() is None
+    message = inbox.take()
+    assert isinstance(message, Done)
+    assert len(message.result or "") == 20 * MB
+    assert inbox.take() == Ready()
+    assert time.process_time() - began < 2  # with a copy for each part: 50 GB to copy
+
+
+def test_a_message_that_arrives_in_drops_is_not_waited_for_longer() -> None:
+    child = object.__new__(Child)
+    child._socket, theirs = socket.socketpair()
+    child._pidfd, child._inbox = None, Inbox(FromChild)
+    stop = threading.Event()
+
+    def drip() -> None:
+        for byte in frame(Done(1, "x" * 200)):
+            theirs.send(bytes([byte]))
+            if stop.wait(0.05):
+                return
+
+    dripping = threading.Thread(target=drip)
+    with theirs, child._socket:
+        dripping.start()
+        began = time.monotonic()
+        assert child.hear(0.2) is None
+        assert time.monotonic() - began < 5  # all of it takes 10 s
+        stop.set()
+        dripping.join()
 
 
 def test_a_call_is_warned_once_and_then_killed() -> None:

@@ -13,8 +13,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from commandbus.domain.outcome import Succeeded
 from commandbus.domain.process_identity import ProcessIdentity
@@ -24,6 +24,7 @@ from commandbus.store.deaths import WorkerDeath
 from commandbus.store.process_list import this_process
 from commandbus.store.records import Claimed, Settlement
 from commandbus.testing.waiting import eventually
+from commandbus.worker import recordings
 from commandbus.worker.recorder import (
     ENTRY,
     ENTRY_BYTES,
@@ -84,10 +85,12 @@ def recorder_in(folder: Path, capacity: int = 4) -> Iterator[FlightRecorder]:
         recorder.close()
 
 
-def leave(folder: Path, process: ProcessIdentity = GONE, supervisor: int = 0) -> Path:
+def leave(
+    folder: Path, process: ProcessIdentity = GONE, supervisor: int = 0, until: float = inf
+) -> Path:
     """A file as a dead process leaves it, with one command that ran."""
     image = bytearray(_image(Header("w-dead", process, 4, supervisor)))
-    ENTRY.pack_into(image, HEADER_BYTES, 5, 7, 5 ^ 7, inf, RUNNING)
+    ENTRY.pack_into(image, HEADER_BYTES, 5, 7, 5 ^ 7, until, RUNNING)
     path = folder / "w-dead.recorder"
     path.write_bytes(image)
     return path
@@ -314,8 +317,7 @@ class TestDeath:
         assert dead_in(folder) == ["w-dead"]
 
     def test_a_reused_process_id_does_not_hide_a_death(self, folder: Path) -> None:
-        reused = msgspec.structs.replace(this_process(), started=1)
-        leave(folder, reused)
+        leave(folder, replace(this_process(), started=1))
         assert dead_in(folder) == ["w-dead"]
 
     def test_a_live_process_counts_as_alive_although_its_lock_is_free(self, folder: Path) -> None:
@@ -336,12 +338,12 @@ class TestDeath:
         assert recordings.dead() == []
         now[0] += SUPERVISOR_SECONDS
         assert [one.leave() for one in recordings.dead()] == [None]
-        (found,) = Recordings(folder).dead(of=os.getpid(), ended={GONE.pid})
+        (found,) = Recordings(folder).dead(of=os.getpid(), ended={GONE.entry})
         found.leave()
 
     def test_a_supervisor_leaves_a_child_whose_end_it_has_not_seen(self, folder: Path) -> None:
         leave(folder, supervisor=os.getpid())
-        assert Recordings(folder).dead(of=os.getpid(), ended={1}) == []
+        assert Recordings(folder).dead(of=os.getpid(), ended={replace(GONE, started=2).entry}) == []
 
     def test_the_death_of_a_worker_is_read_by_its_name(self, folder: Path) -> None:
         leave(folder)
@@ -398,13 +400,17 @@ class TestDeath:
             assert dead_in(folder) == []
 
     def test_a_command_over_its_time_is_seen_from_outside(self, folder: Path) -> None:
-        path = leave(folder)
-        image = bytearray(path.read_bytes())
-        ENTRY.pack_into(image, HEADER_BYTES, 5, 7, 5 ^ 7, 100.0, RUNNING)
-        path.write_bytes(image)
+        leave(folder, until=100.0)
         recordings = Recordings(folder)
-        assert recordings.overdue(GONE.pid, 103.0) == 3.0
-        assert recordings.overdue(GONE.pid + 1, 103.0) == 0.0
+        assert recordings.overdue(GONE.entry, 103.0) == 3.0
+        assert recordings.has(GONE.entry)
+
+    def test_a_file_of_an_earlier_process_with_its_id_is_not_of_a_child(self, folder: Path) -> None:
+        """A container that starts again gives its processes the same ids."""
+        leave(folder, until=100.0)
+        for other in (replace(GONE, started=2).entry, replace(GONE, namespace="pid:[7]").entry):
+            assert Recordings(folder).overdue(other, 103.0) == 0.0
+            assert not Recordings(folder).has(other)
 
 
 class TestBadFiles:
@@ -481,9 +487,14 @@ class TestBadFiles:
         folder.chmod(0o777)
         assert dead_in(folder) == []
 
-    def test_a_file_that_never_got_its_name_is_removed_after_a_while(self, folder: Path) -> None:
+    def test_a_file_that_never_got_its_name_is_removed_after_a_while(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         path = folder / ".w.recorder"
         path.write_bytes(b"half")
+        with monkeypatch.context() as meanwhile:  # its worker, about to lock it, would be refused
+            meanwhile.setattr(recordings, "lock", lambda fd: pytest.fail("it was locked"))
+            assert dead_in(folder) == []
         assert dead_in(folder) == []
         assert path.exists()
         os.utime(path, (1, 1))

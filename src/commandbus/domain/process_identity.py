@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+ProcessEntry = tuple[int, int, str, str]
+
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
     pid: int
@@ -14,6 +16,12 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
     namespace: str = ""
     """Process ids count in it: containers have their own."""
     host: str = ""
+
+    @property
+    def entry(self) -> ProcessEntry:
+        """What distinguishes it from all other processes of the machine: a container that starts again
+        gives the same ids again, and the name of the host may change."""
+        return self.pid, self.started, self.boot, self.namespace
 
     def is_near(self, other: ProcessIdentity) -> bool:
         """Whether both run, or ran, on one machine, so that one can tell by a lock that the other is

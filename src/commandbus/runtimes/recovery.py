@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from commandbus.domain.process_identity import ProcessEntry
 from commandbus.errors import StoreUnavailable
 from commandbus.operations.deaths import recover
 from commandbus.runtimes.threads.bus import SyncCommandBus
@@ -127,7 +128,7 @@ def recover_dead(
     shared: SharedBus,
     recordings: Recordings,
     supervisor: int,
-    ends: Mapping[int, ProcessEnd],
+    ends: Mapping[ProcessEntry, ProcessEnd],
     stopping: threading.Event,
 ) -> None:
     """Give back what dead processes held: `ends` are those that are known, by process. Looks for claims
@@ -152,8 +153,8 @@ def recover_dead(
                 dead.leave()
 
 
-def _death(recording: Recording, ends: Mapping[int, ProcessEnd]) -> WorkerDeath:
-    end = ends.get(recording.header.process.pid)
+def _death(recording: Recording, ends: Mapping[ProcessEntry, ProcessEnd]) -> WorkerDeath:
+    end = ends.get(recording.header.process.entry)
     return recording.death() if end is None else recording.death(end.cause, end.from_inside)
 
 

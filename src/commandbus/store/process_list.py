@@ -7,6 +7,8 @@ import socket
 from functools import lru_cache
 from pathlib import Path
 
+import msgspec
+
 from commandbus.domain.process_identity import ProcessIdentity
 
 PROC = Path("/proc")
@@ -32,6 +34,11 @@ def is_seen_stopped(process: ProcessIdentity) -> bool:
 
 def this_process() -> ProcessIdentity:
     return _identity(os.getpid())
+
+
+def child_process(pid: int) -> ProcessIdentity:
+    """A child of this process whose exit status has not been taken: its id is not another's yet."""
+    return msgspec.structs.replace(this_process(), pid=pid, started=state_of(pid)[1])
 
 
 @lru_cache(maxsize=4)

@@ -208,7 +208,7 @@ class Execution:
         if recorder is not None:
             if isinstance(begun, Settlement):
                 recorder.ended(claimed)
-            elif begun.timeout is not None:
+            elif begun.timeout is not None and not begun.in_child:  # its time is that of the child
                 recorder.limited(claimed, begun.timeout)
         return begun
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from commandbus.domain.process_identity import ProcessEntry
 from commandbus.store.deaths import NOT_RENEWED, Run, WorkerDeath
 from commandbus.store.process_list import is_seen_alive, is_seen_stopped, this_process
 from commandbus.store.session import Engine
@@ -171,7 +172,7 @@ class Recordings:
         self._monotonic = monotonic
         self._seen: dict[Path, float] = {}
 
-    def dead(self, *, of: int = 0, ended: Container[int] = ()) -> list[DeadWorker]:
+    def dead(self, *, of: int = 0, ended: Container[ProcessEntry] = ()) -> list[DeadWorker]:
         """Those of dead processes, locked, without those that this process acts on already. Children of
         a supervisor that lives are left to it for a moment; it asks with `of`, its own id, and names
         the children whose end it has seen."""
@@ -258,16 +259,16 @@ class Recordings:
             logger.debug("the flight recorder %s says nothing: %s", path, error)
             return None, False
 
-    def has(self, pid: int) -> bool:
+    def has(self, process: ProcessEntry) -> bool:
         """Whether a worker of this process keeps a recorder, or did when it died."""
-        return any(True for _ in self._of(pid))
+        return any(True for _ in self._of(process))
 
-    def overdue(self, pid: int, now: float) -> float:
+    def overdue(self, process: ProcessEntry, now: float) -> float:
         """By how many seconds a command of a living process is over its time; 0 for none."""
-        ends = [end for recording in self._of(pid) for end in recording.running.values()]
+        ends = [end for recording in self._of(process) for end in recording.running.values()]
         return max([0.0, *(now - end for end in ends if isfinite(end))])
 
-    def _of(self, pid: int) -> Iterator[Recording]:
+    def _of(self, process: ProcessEntry) -> Iterator[Recording]:
         for path in self._paths():
             with suppress(OSError, DamagedRecorderError):
                 fd = _open(path)
@@ -275,7 +276,7 @@ class Recordings:
                     recording = read_recording(_content(fd))
                 finally:
                     os.close(fd)
-                if recording.header.process.pid == pid:
+                if recording.header.process.entry == process:
                     yield recording
 
     def _paths(self) -> Iterator[Path]:
@@ -290,18 +291,15 @@ class Recordings:
             if path.name.endswith(SUFFIX) and not here:
                 yield path
 
-    def _look_at(self, path: Path, asking: int, ended: Container[int]) -> DeadWorker | None:
+    def _look_at(self, path: Path, asking: int, ended: Container[ProcessEntry]) -> DeadWorker | None:
         fd = _open(path)
         try:
             # Before it is locked, so that the supervisor finds it free.
-            if self._is_left_to_others(path, fd, asking, ended):
+            if _is_new_and_unfinished(path, fd) or self._is_left_to_others(path, fd, asking, ended):
                 return None
             with suppress(BlockingIOError, PermissionError):  # its owner lives, or another acts on it
                 lock(fd)
-                found = os.fstat(fd)
-                if found.st_nlink:
-                    if path.name.startswith(".") and time.time() - found.st_mtime < UNFINISHED_SECONDS:
-                        return None
+                if os.fstat(fd).st_nlink:
                     dead = self._believe(path, fd)
                     if dead is not None:
                         fd = -1
@@ -323,7 +321,9 @@ class Recordings:
         end_orphans(process)  # before its commands run again
         return DeadWorker(path, fd, recording)
 
-    def _is_left_to_others(self, path: Path, fd: int, asking: int, ended: Container[int]) -> bool:
+    def _is_left_to_others(
+        self, path: Path, fd: int, asking: int, ended: Container[ProcessEntry]
+    ) -> bool:
         """Whether its process is seen alive, or has a supervisor that knows how it ended and has had no
         time to act."""
         try:
@@ -337,7 +337,7 @@ class Recordings:
         if not supervisor or not _exists(supervisor):
             return False
         if supervisor == asking:  # it does not know yet how this one ended
-            return header.process.pid not in ended
+            return header.process.entry not in ended
         now = self._monotonic()
         return now - self._seen.setdefault(path, now) < SUPERVISOR_SECONDS
 
@@ -357,6 +357,11 @@ def _open(path: Path) -> int:
         os.close(fd)
         raise OSError(f"{path} is not a plain file of this user")
     return fd
+
+
+def _is_new_and_unfinished(path: Path, fd: int) -> bool:
+    """Whether a worker that begins is about to lock this file: a lock of another would refuse it."""
+    return path.name.startswith(".") and time.time() - os.fstat(fd).st_mtime < UNFINISHED_SECONDS
 
 
 def _is_dead(fd: int, header: Header) -> bool:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 
+from commandbus.domain.process_identity import ProcessEntry, ProcessIdentity
 from commandbus.interfaces.cli import output
 from commandbus.interfaces.cli.alarm import Alarm
 from commandbus.interfaces.cli.child_probes import ChildProbes
@@ -27,6 +31,7 @@ from commandbus.runtimes.recovery import (
     recordings_of,
     recover_dead,
 )
+from commandbus.store.process_list import child_process, is_seen_stopped
 
 HOPELESS = frozenset({Exit.USAGE, Exit.NO_APP})
 """Exit codes that another try would not change, of a process that has taken no work: a handler may end
@@ -42,6 +47,11 @@ OVERDUE_SECONDS = 3.0
 blocked, or the interpreter."""
 CERTAIN_SECONDS = 2.0
 """It has to be seen for so long: after a pause of the whole machine everything is late for a moment."""
+MEMORY_SECONDS = 5.0
+"""How often to count the kills for memory. The end of a process is compared with the count before the
+last one: the kernel counts a kill some time before the process has ended."""
+SCARCE = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+"""Errors of a start that succeeds later: memory, processes or files of the machine are used up."""
 RECOVERY_SECONDS = 5.0
 """How long the end of this process waits for what dead processes held to be given back."""
 
@@ -50,9 +60,14 @@ RECOVERY_SECONDS = 5.0
 class _Child:
     index: int
     process: subprocess.Popen[bytes]
+    identity: ProcessIdentity
     started: float
-    memory_kills: int
+    memory_kills: deque[int]
+    """The last two counts."""
+    counted_at: float
     restart_at: float | None = None
+    signals: int = 0
+    """How many of the supervisor's signals it was sent."""
     is_over: bool = False
     """Its end was noticed."""
     took_work: bool = False
@@ -98,7 +113,7 @@ class Supervisor:
         worst exit code."""
         with self._probes.served(), self._alarm:
             for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, self._pass_on)
+                signal.signal(number, self._hear)
             if self._count > 1:
                 output.note(f"starting {self._count} worker processes")
             self._children = [self._start(index) for index in range(self._count)]
@@ -121,11 +136,13 @@ class Supervisor:
                 signed = time.monotonic()
             for child in self._children:
                 worst = max(worst, self._look_after(child))
+            if os.getpid() == 1:
+                reap_orphans({child.process.pid for child in self._children})
             is_over = self._signals or all(child.process.poll() == DRAINED for child in self._children)
             if is_over and all(child.process.poll() is not None for child in self._children):
                 return worst or self._farewell()
             if worst and not self._signals:
-                self._pass_on(signal.SIGTERM, None)
+                self._hear(signal.SIGTERM, None)
             self._alarm.wait(LOOK_SECONDS)
 
     def _farewell(self) -> int:
@@ -152,7 +169,17 @@ class Supervisor:
             env=self._environment | self._probes.environment(index),
             process_group=0,
         )
-        return _Child(index, process, time.monotonic(), memory_kills())
+        now, kills = time.monotonic(), deque([memory_kills()] * 2, 2)
+        return _Child(index, process, child_process(process.pid), now, kills, now)
+
+    def _start_again(self, child: _Child) -> None:
+        try:
+            self._children[child.index] = self._start(child.index)
+        except OSError as error:
+            if error.errno not in SCARCE:
+                raise
+            output.warn(f"a worker process cannot be started, trying again: {error}")
+            child.restart_at = time.monotonic() + RESTART_SECONDS
 
     def _look_after(self, child: _Child) -> int:
         """Restart a process that died; returns its exit code when that would be pointless."""
@@ -162,6 +189,8 @@ class Supervisor:
             child.took_work = self._took_work(child, now)  # before its recorder is removed
             self._give_back(child, code)
         if code is None:
+            self._pass_on(child)
+            self._count_memory_kills(child, now)
             self._end_if_stuck(child, now)
         if code is None or code == DRAINED or self._signals:
             return 0
@@ -177,7 +206,7 @@ class Supervisor:
                 output.warn(f"worker process {child.process.pid} ended with {code}; starting another")
                 child.restart_at = now + RESTART_SECONDS
         if now >= child.restart_at:
-            self._children[child.index] = self._start(child.index)
+            self._start_again(child)
         return 0
 
     def _took_work(self, child: _Child, now: float) -> bool:
@@ -186,21 +215,28 @@ class Supervisor:
         recordings = self._recordings_here()
         if recordings is None:
             return now - child.started >= YOUNG_SECONDS
-        return recordings.has(child.process.pid)
+        return recordings.has(child.identity.entry)
 
     def _recordings_here(self) -> Recordings | None:
         if self._recordings is None:
             self._recordings = [recordings_of(self._url, self._recorder)]
         return self._recordings[0]
 
+    def _count_memory_kills(self, child: _Child, now: float) -> None:
+        """Forget those of other processes that are long over, which did not end this one."""
+        if now >= child.counted_at + MEMORY_SECONDS:
+            child.counted_at = now
+            child.memory_kills.append(memory_kills())
+
     def _end_if_stuck(self, child: _Child, now: float) -> None:
-        """Kill a process that cannot end a handler which is over its timeout."""
+        """Kill a process that cannot end a handler which is over its timeout. One that a signal or a
+        debugger has stopped ends it when it goes on."""
         if now < child.looked_at + 1.0:
             return
         child.looked_at = now
         recordings = self._recordings_here()
-        overdue = 0.0 if recordings is None else recordings.overdue(child.process.pid, now)
-        if overdue < OVERDUE_SECONDS:
+        overdue = 0.0 if recordings is None else recordings.overdue(child.identity.entry, now)
+        if overdue < OVERDUE_SECONDS or is_seen_stopped(child.identity):
             child.overdue_since = None
         elif child.overdue_since is None:
             child.overdue_since = now
@@ -218,14 +254,14 @@ class Supervisor:
         if code in (Exit.OK, DRAINED) or os.name != "posix":
             return
         pid = child.process.pid
-        for_memory = memory_kills() > child.memory_kills
-        ends = {pid: child.end or end_of(pid, code, for_memory)}
+        for_memory = memory_kills() > child.memory_kills[0]
+        ends = {child.identity.entry: child.end or end_of(pid, code, for_memory)}
         self._recoveries = [thread for thread in self._recoveries if thread.is_alive()]
         recovery = threading.Thread(target=self._recover, args=(ends,), daemon=True)
         self._recoveries.append(recovery)
         recovery.start()
 
-    def _recover(self, ends: dict[int, ProcessEnd]) -> None:
+    def _recover(self, ends: dict[ProcessEntry, ProcessEnd]) -> None:
         try:
             recordings = recordings_of(self._url, self._recorder)
             if recordings is not None:
@@ -233,11 +269,29 @@ class Supervisor:
         except Exception as error:  # this process goes on, whatever is wrong with the store
             output.warn(f"commands of a dead process are not given back yet: {error}")
 
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        """A signal may come while a process is being started, which is not among the children yet. So
+        signals are passed on by the loop that looks after the children."""
         self._signals += 1
         notify_systemd("STOPPING=1")
-        for child in self._children:
-            if child.process.poll() is None:
-                child.process.send_signal(signal.SIGTERM)
         if self._signals >= 3:
+            for child in self._children:
+                child.process.send_signal(signal.SIGTERM)
             os._exit(Exit.FAILURE)
+
+    def _pass_on(self, child: _Child) -> None:
+        """One signal in each round, because two equal ones at once would arrive as one."""
+        if child.signals < self._signals:
+            child.signals += 1
+            child.process.send_signal(signal.SIGTERM)
+
+
+def reap_orphans(children: set[int]) -> None:
+    """Take the status of processes that have ended and are not among these children. As the first
+    process of a container, this one gets those that handlers started and left."""
+    with suppress(ChildProcessError):  # none at all
+        while True:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None or ended.si_pid in children:
+                return  # that status is for the watch of the child; others follow in the next round
+            os.waitpid(ended.si_pid, 0)

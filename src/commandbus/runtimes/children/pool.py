@@ -315,15 +315,17 @@ class Children:
                     case Logged(fields):
                         _log(fields)
                     case None:
-                        match watch.overdue(time.monotonic()):
-                            case "warn":
-                                child.ring(Stop(child.calls))
-                            case "kill":
-                                raise self._timed_out(child, watch)
-                            case _:
-                                pass
+                        pass
                     case _:
                         raise _wrong(child, f"{type(message).__name__} of another call")
+                # After each message, for a handler may send them without a pause.
+                match watch.overdue(time.monotonic()):
+                    case "warn":
+                        child.ring(Stop(child.calls))
+                    case "kill":
+                        raise self._timed_out(child, watch)
+                    case _:
+                        pass
             except ChildStalled:
                 raise self._timed_out(child, watch) from None
             except WrongMessage as error:

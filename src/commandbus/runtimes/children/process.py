@@ -98,9 +98,11 @@ class Child:
                 raise ChildGone from error
 
     def hear(self, seconds: float | None) -> FromChild | None:
-        """The next message, or None after so many seconds. Raises ChildGone."""
+        """The next message, or None when it is not complete after so many seconds. Raises ChildGone."""
+        until = None if seconds is None else time.monotonic() + seconds
         while (message := self._next()) is None:
-            if not self._await(select.POLLIN, seconds):
+            wait = None if until is None else until - time.monotonic()
+            if not self._await(select.POLLIN, wait):
                 return None
             try:
                 received = self._socket.recv(_CHUNK)

@@ -81,6 +81,13 @@ def loop_in_python(command: Command[Any], context: SyncHandlerContext) -> None:
         pass
 
 
+def log_without_end(command: Command[Any], context: SyncHandlerContext) -> None:
+    """The worker gets records faster than it can handle them."""
+    while True:
+        with suppress(HandlerTimeout):
+            logger.warning("again")
+
+
 def tidy_up(command: Command[str], context: SyncHandlerContext) -> str:
     try:
         time.sleep(60)

@@ -15,6 +15,7 @@ import pytest
 from commandbus.domain.lifecycle import Cancellation, CommandStatus
 from commandbus.domain.retry import RetryPolicy
 from commandbus.errors import PermanentCommandError
+from commandbus.runtimes.children import pool
 from commandbus.testing.conformance import isolated_handlers as handlers
 from commandbus.testing.conformance.helpers import AT_ONCE
 from commandbus.testing.harness import DOMAIN, Harness
@@ -136,6 +137,24 @@ class IsolationSuite:
             assert ended(bus, bus.send(data="short")).status is CommandStatus.COMPLETED
             assert running.metrics.child_restarts == 1
             assert running.worker.health_status.report().stuck_threads == 0
+
+    def test_messages_without_a_pause_do_not_put_off_the_timeout(
+        self, bus: Harness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        taken: list[float] = []
+
+        def take(fields: dict[str, object]) -> None:
+            taken.append(time.monotonic())
+            assert taken[-1] < taken[0] + 10, "the handler outlived its timeout"
+            time.sleep(0.001)
+
+        monkeypatch.setattr(pool, "_log", take)
+        registry = isolated(handlers.log_without_end, timeout=0.3, retry=ONCE)
+        with bus.run_worker(registry) as running:
+            record = ended(bus, bus.send())
+            assert (record.status, record.error_code) == (PARKED, "HANDLER_TIMEOUT")
+            assert running.metrics.child_kills == {"timeout": 1}
+        assert taken
 
     def test_a_handler_is_notified_before_it_is_killed(self, bus: Harness, tmp_path: Path) -> None:
         path = tmp_path / "tidy"

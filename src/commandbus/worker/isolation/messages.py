@@ -118,19 +118,26 @@ class Inbox(Generic[M]):
 
     def __init__(self, kind: Any) -> None:
         self._decode = msgspec.msgpack.Decoder(kind).decode
-        self._buffer = b""
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._wanted = _LENGTH.size
+        """Below this size no message is complete: the parts of a long one are joined once."""
 
     def feed(self, received: bytes) -> None:
-        self._buffer = self._buffer + received if self._buffer else received
+        self._parts.append(received)
+        self._size += len(received)
 
     def take(self) -> M | None:
         """The next message, if it is complete."""
-        buffer = self._buffer
-        if len(buffer) < _LENGTH.size:
+        if self._size < self._wanted:
             return None
+        buffer = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         end = _LENGTH.size + _LENGTH.unpack_from(buffer)[0]
-        if len(buffer) < end:
+        if self._size < end:
+            self._parts, self._wanted = [buffer], end
             return None
-        self._buffer = buffer[end:]
+        rest = buffer[end:]
+        self._parts, self._wanted = [rest] if rest else [], _LENGTH.size
+        self._size -= end
         message: M = self._decode(memoryview(buffer)[_LENGTH.size : end])
         return message
