@@ -110,6 +110,25 @@ def test_the_title_of_a_hidden_tab_tells_that_more_is_parked(page: Any, place: S
     context.close()
 
 
+def test_a_page_without_its_server_says_so_to_everybody(page: Any, place: Served) -> None:
+    from playwright.sync_api import expect
+
+    context = page.context.browser.new_context()
+    tab = context.new_page()
+    tab.route("**/stream", lambda route: route.abort())
+    tab.goto(place.link)
+    button = tab.locator("#live")
+    expect(button).to_have_text("lost")
+    expect(button).to_have_attribute("aria-label", "The server does not answer; pause live updates")
+    tab.unroute("**/stream")
+    tab.reload()
+    expect(button).to_have_text("live")
+    expect(button).to_have_attribute("aria-label", "Live updates are on; pause them")
+    button.click()
+    expect(button).to_have_attribute("aria-label", "Live updates are paused; resume them")
+    context.close()
+
+
 def test_what_is_copied_often_has_a_button(page: Any, place: Served) -> None:
     from playwright.sync_api import expect
 
