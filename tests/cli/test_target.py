@@ -101,6 +101,15 @@ def test_a_module_with_one_registry_needs_no_attribute(folder: Path) -> None:
     assert isinstance(load_registry("cliapp_one"), HandlerRegistry)
 
 
+WRONG_NAME = """
+from commandbus import HandlerRegistry
+
+registry = HandlerRegistry()
+@registry.handler("orders", "no spaces!")
+def ship(command, context): ...
+"""
+
+
 @pytest.mark.parametrize(
     ("app", "complaint"),
     [
@@ -110,6 +119,7 @@ def test_a_module_with_one_registry_needs_no_attribute(folder: Path) -> None:
         ("cliapp_bad:empty", "has no handlers"),
         ("cliapp_bad:fail", "OSError: no network"),
         ("cliapp_broken", "cliapp_broken.py:1: ZeroDivisionError"),
+        ("cliapp_name", "cliapp_name.py:5: "),
         ("cliapp_typo", "cliapp_typo.py:2: SyntaxError: invalid syntax"),
         ("cliapp_needs", "cliapp_missing"),
         ("cliapp_none", "holds no HandlerRegistry"),
@@ -120,6 +130,7 @@ def test_a_module_with_one_registry_needs_no_attribute(folder: Path) -> None:
 def test_a_wrong_app_says_what_was_looked_for(folder: Path, app: str, complaint: str) -> None:
     (folder / "cliapp_bad.py").write_text(APP)
     (folder / "cliapp_broken.py").write_text("1 / 0\n")
+    (folder / "cliapp_name.py").write_text(WRONG_NAME)
     (folder / "cliapp_typo.py").write_text("x = 1\ndef broken(:\n")
     (folder / "cliapp_needs.py").write_text("import cliapp_missing\n")
     (folder / "cliapp_none.py").write_text("")

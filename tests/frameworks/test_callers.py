@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,30 @@ async def test_an_asyncio_session_on_sqlite_is_refused(sqlite_command_bus: Comma
     async with AsyncSession() as session:
         with pytest.raises(ConfigurationError, match="no asyncio connections to SQLite"):
             sqlite_command_bus.within(session)
+
+
+WITHOUT_GREENLET = """
+import sys
+sys.modules["greenlet"] = None
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
+from commandbus.integrations.sqlalchemy import send_after_commit
+from commandbus.sync import SyncCommandBus
+
+with SyncCommandBus("memory://") as bus, Session(create_engine("sqlite://")) as session:
+    session.execute(text("select 1"))
+    send_after_commit(session, bus, "orders", "ship")
+    session.commit()
+    print(bus.stats("orders").depth)
+"""
+
+
+def test_plain_sessions_need_no_greenlet() -> None:
+    pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed")
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT_GREENLET], capture_output=True, text=True, check=False
+    )
+    assert (ran.stdout, ran.stderr) == ("1\n", "")
 
 
 def test_a_connection_of_django(tmp_path: Path) -> None:

@@ -127,6 +127,8 @@ async def test_secrets_are_hidden_and_come_back_when_a_payload_is_edited() -> No
         await bus.put_schedule(
             Schedule(name="often", domain="mail", command_type="x", cron="* * * * *", data=data)
         )
+        request = SendRequest("mail", "x", headers={"Authorization": "t-1"}, tags=("token:t-2",))
+        await bus.put_schedule(Schedule(name="typed", request=request, every=60))
         app = create_dashboard(bus, open_to_this_machine=True)
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:

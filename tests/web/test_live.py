@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from commandbus import CommandBus, SendRequest, TroubleshootingQueue
+from commandbus import CommandBus, ProcessManager, SendRequest, TroubleshootingQueue
 from tests.web import saga, scene
 from tests.web.browser import CHROMIUM, browser
 from tests.web.server import Served, served
+from tests.web.test_processes import Paid
 
 pytestmark = pytest.mark.skipif(
     not CHROMIUM, reason="!!! no chromium on the path: live pages were NOT tried in a browser"
@@ -108,6 +109,33 @@ def test_the_title_of_a_hidden_tab_tells_that_more_is_parked(page: Any, place: S
     tab.evaluate(hide, False)
     expect(tab).to_have_title(f"({parked + 1}) {title.split(') ')[1]}")
     context.close()
+
+
+def test_a_page_without_its_server_says_so_to_everybody(page: Any, place: Served) -> None:
+    from playwright.sync_api import expect
+
+    context = page.context.browser.new_context()
+    tab = context.new_page()
+    tab.route("**/stream", lambda route: route.abort())
+    tab.goto(place.link)
+    button = tab.locator("#live")
+    expect(button).to_have_text("lost")
+    expect(button).to_have_attribute("aria-label", "The server does not answer; pause live updates")
+    tab.unroute("**/stream")
+    tab.reload()
+    expect(button).to_have_text("live")
+    expect(button).to_have_attribute("aria-label", "Live updates are on; pause them")
+    button.click()
+    expect(button).to_have_attribute("aria-label", "Live updates are paused; resume them")
+    context.close()
+
+
+def test_no_name_of_a_step_is_cut_off(page: Any, place: Served) -> None:
+    started = place.run(ProcessManager(place.bus, Paid).start(saga.Order("pen", 2)))
+    page.goto(f"{place.url}/processes/{started.process_id}")
+    names = page.locator(".gantt .name")
+    assert names.all_text_contents() == ["payment"]
+    assert names.first.evaluate("name => name.getBBox().x") >= 0
 
 
 def test_what_is_copied_often_has_a_button(page: Any, place: Served) -> None:

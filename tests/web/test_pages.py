@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,14 +15,17 @@ from commandbus import (
     CommandBus,
     HandlerRegistry,
     PermanentCommandError,
+    Schedule,
     TroubleshootingQueue,
     Worker,
 )
+from commandbus.interfaces.actions.table import ACTIONS, WORKER
 from commandbus.interfaces.web import create_dashboard
 from commandbus.interfaces.web.failure_groups import FRESH_SECONDS_MAX
 from commandbus.operations.presence import report_worker
 from commandbus.operations.restarts import record_restart
 from commandbus.records import WorkerInfo, WorkerRestart
+from commandbus.testing import FakeClock
 from tests.web import saga, scene
 from tests.web.visitor import visitor
 
@@ -149,6 +153,54 @@ async def test_a_domain_shows_its_limits_and_how_to_change_them() -> None:
         assert not await bus.list_limits()
 
 
+async def test_a_domain_offers_what_is_done_to_its_commands_schedules_limits_and_workers() -> None:
+    async with CommandBus("memory://") as bus, visitor(bus) as client:
+        await scene.present(bus)
+        await bus.send("orders", "ship")
+        for n in range(7):
+            await bus.put_schedule(
+                Schedule(name=f"nightly-{n}", domain="orders", command_type="ship", every=60)
+            )
+        limits: dict[str, Any] = {
+            "ship": {"concurrency": 4},
+            "bill": {"rate": 100, "per": 3_600, "burst": 5},
+        }
+        for command_type, options in limits.items():
+            await bus.set_limit("orders", command_type, **options)
+        page = html.unescape((await client.get("/domains/orders")).text)
+        actions = [action for action in ACTIONS if action.many or action.subject is WORKER]
+        assert len(actions) >= 10
+        for action in actions:
+            place = f"{action.list_path}?domain=orders"
+            assert f'href="{place}"' in page
+            answer = await client.get(place)
+            assert answer.status_code == 200
+            assert ("No command fits" in answer.text) or 'name="domain" value="orders"' in answer.text
+        assert 'href="/schedules/nightly-4/edit"' in page
+        assert '<a href="/schedules">2 more</a>' in page
+        added = (await client.get("/schedules/add?domain=orders")).text
+        assert 'name="domain" value="orders"' in added
+        before = list(await bus.list_limits("orders"))
+        edits = re.findall(r'href="(/limits/orders/set[?][^"]+)"', page)
+        assert len(edits) == 2
+        for place in edits:
+            form = (await client.get(place)).text
+            fields = dict(re.findall(r'<input[^>]*name="(\w+)"[^>]*? value="([^"]*)"', form))
+            answer = await client.post("/limits/orders/set", data=fields)
+            assert answer.status_code == 303, "it can be sent as it is"
+        assert list(await bus.list_limits("orders")) == before
+
+
+async def test_attempts_are_counted_out_of_what_is_left_only_while_there_are_more() -> None:
+    async with CommandBus("memory://") as bus, visitor(bus) as client:
+        parked, sent = await scene.park(bus), (await bus.send("orders", "ship")).command_id
+        facts = (await client.get(f"/commands/orders/{parked}")).text
+        assert "<dt>Attempts</dt><dd>1</dd>" in facts, "a handler may have a maximum of its own"
+        assert "<dt>Attempts</dt><dd>0 of 3</dd>" in (await client.get(f"/commands/orders/{sent}")).text
+        rows = (await client.get("/commands")).text
+        assert rows.count('<span class="faint">/3</span>') == 1
+
+
 async def test_a_form_that_does_not_fit_keeps_what_was_entered() -> None:
     async with CommandBus("memory://") as bus, visitor(bus) as client:
         page = (await client.get("/schedules/add")).text
@@ -263,6 +315,21 @@ async def test_a_worker_shows_what_its_slots_run_its_memory_and_recent_crashes()
         assert f'href="/commands/video/{sent.command_id}">cut</a>' in page
         assert re.search(r">\d+ MB<|>\d+\.\d MB<", page) or not Path("/proc/self/statm").exists()
         assert "restarted: the event loop was blocked" in page
+
+
+async def test_a_command_whose_worker_died_is_among_the_crashes_with_its_cause() -> None:
+    clock = FakeClock(datetime.now(UTC))
+    async with CommandBus("memory://", clock=clock) as bus, visitor(bus) as client:
+        sent = await bus.send("video", "cut")
+        first, second = (Worker(bus, ["video"], scene.registry) for _ in range(2))
+        assert await first.receive(batch_size=1)
+        clock.advance(40)
+        assert await second.receive(batch_size=1)
+        page = (await client.get("/workers")).text
+        crashes = page.partition("<h2>Crashes and restarts</h2>")[2]
+        told = rf'<td data-label="Worker">{first.name}</td><td data-label="Cause">[^<]{{10,}}<'
+        assert re.search(told, crashes), crashes
+        assert f'href="/commands/video/{sent.command_id}">cut</a>' in crashes
 
 
 async def test_a_filter_is_saved_as_a_view_and_deleted() -> None:

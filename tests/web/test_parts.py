@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from commandbus import CommandBus, CommandStatus, HandlerRegistry
+from commandbus.domain.presence import FleetStart
 from commandbus.domain.process.values import ProcessStatus
 from commandbus.errors import InvalidArgumentError
 from commandbus.interfaces.cli import completing, output
@@ -23,6 +24,7 @@ from commandbus.interfaces.redaction import MASK, Redaction
 from commandbus.interfaces.search import STATUSES, parse_search
 from commandbus.interfaces.web import charts, views
 from commandbus.interfaces.web.app import create_dashboard
+from commandbus.interfaces.web.chart_pages import marks_of
 from commandbus.interfaces.web.health import attention_of, domain_view
 from commandbus.interfaces.web.openapi import PREFIX
 from commandbus.interfaces.web.payloads import Payloads, fields_of
@@ -121,6 +123,17 @@ def test_a_chart_has_axes_values_and_a_table() -> None:
     assert str(drawn).count("<tr>") == 4, "a head, and what is known"
     nothing = charts.Series("s", "completed", [None] * 5)
     assert "no figures" in charts.line_chart("empty", WINDOW, [nothing])
+
+
+def test_workers_that_start_within_a_minute_are_one_mark() -> None:
+    starts = [
+        FleetStart(NOW + timedelta(seconds=after), version, workers, ("orders",))
+        for after, version, workers in ((200, "2", 1), (0, "1", 3), (50, "2", 2))
+    ]
+    assert [(mark.at, mark.text) for mark in marks_of(starts)] == [
+        (NOW, "5 workers started, version 1, 2"),
+        (NOW + timedelta(seconds=200), "1 worker started, version 2"),
+    ]
 
 
 @pytest.mark.parametrize(

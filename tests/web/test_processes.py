@@ -8,11 +8,12 @@ from uuid import UUID
 
 import httpx
 
-from commandbus import CommandBus, HandlerRegistry
+from commandbus import CommandBus, HandlerRegistry, ProcessManager
 from commandbus.domain.audit import AuditEvent, AuditEventType
 from commandbus.interfaces.web import create_dashboard
 from commandbus.interfaces.web.openapi import PREFIX
 from commandbus.interfaces.web.timelines import Segment, segments_of
+from commandbus.processes import Process, WaitFor, step
 from tests.web import saga
 from tests.web.visitor import visitor
 
@@ -72,6 +73,25 @@ async def test_a_process_is_offered_only_what_helps_it() -> None:
                 place = f"{PREFIX}/processes/{ids[name]}/skip"
                 answer = await client.post(place, json={"reason": "settled by phone"})
                 assert answer.status_code == status, answer.text
+
+
+class Paid(Process[saga.Order]):
+    @step
+    def payment(self, state: saga.Order) -> WaitFor:
+        return WaitFor("paid")
+
+
+async def test_a_process_is_given_the_signal_that_it_waits_for_by_its_form() -> None:
+    async with CommandBus("memory://") as bus, visitor(bus) as client:
+        started = await ProcessManager(bus, Paid).start(saga.Order("pen", 2))
+        place = f"/processes/{started.process_id}"
+        page = (await client.get(place)).text
+        assert 'name="signal" value="paid"' in page, "its name need not be known"
+        token = page.split('name="form_token" value="')[1].split('"')[0]
+        form = {"form_token": token, "signal": "paid", "data": '{"by": "ann"}'}
+        assert (await client.post(f"{place}/signal", data=form)).status_code == 303
+        (record,) = await bus.list_actions()
+        assert (record.actor, record.action) == ("local", "signal_process")
 
 
 async def test_forks_joins_and_repeated_compensations_are_drawn() -> None:

@@ -72,13 +72,17 @@ _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def rate_in_words(rate: float) -> str:
-    """By the shortest time in which a whole number starts, as it was given: 100 per hour, and not
-    0.0277778 per second."""
+    """As it was given: 100 per hour, and not 0.0277778 per second."""
+    number, unit = rate_and_unit(rate)
+    return f"{round(number, 3):g} per {unit}"
+
+
+def rate_and_unit(rate: float) -> tuple[float, str]:
+    """A rate by the shortest time in which a whole number starts."""
     units = [(1, "second"), (60, "minute"), (3_600, "hour"), (86_400, "day")]
     found = [(rate * seconds, unit) for seconds, unit in units]
     whole = [one for one in found if round(one[0]) and abs(one[0] - round(one[0])) < 1e-6 * one[0]]
-    number, unit = (whole or [one for one in found if one[0] >= 1] or found[-1:])[0]
-    return f"{round(number, 3):g} per {unit}"
+    return (whole or [one for one in found if one[0] >= 1] or found[-1:])[0]
 
 
 def parse_rate(text: object) -> tuple[float, float]:

@@ -14,8 +14,12 @@ from typing import Any
 import msgspec
 
 from commandbus.domain.audit import AuditEvent
+from commandbus.domain.batch import BatchRecord
 from commandbus.domain.command import CommandRecord
+from commandbus.domain.process.values import ProcessEvent, ProcessRecord
+from commandbus.domain.schedule import ScheduleRecord
 from commandbus.errors import PayloadError
+from commandbus.store.records import AuditEntry
 
 MASK = "••••••"
 DEFAULT_KEYS = (
@@ -129,24 +133,68 @@ class Redaction:
             return original[key]
         return without_masks(part, path)
 
+    def shown(self, value: Any) -> Any:
+        """A record of any kind as it may be shown; what carries no payload, as it is."""
+        match value:
+            case CommandRecord():
+                return self.record(value)
+            case AuditEvent():
+                return self.event(value)
+            case AuditEntry():
+                return msgspec.structs.replace(value, event=self.event(value.event))
+            case ProcessRecord():
+                return self.process(value)
+            case ProcessEvent():
+                return msgspec.structs.replace(value, details=self.hide(value.details))
+            case BatchRecord():
+                return self.batch(value)
+            case ScheduleRecord():
+                return self.schedule(value)
+            case _:
+                return value
+
     def record(self, record: CommandRecord) -> CommandRecord:
-        error = record.error
-        if error is not None and error.details is not None:
-            error = msgspec.structs.replace(error, details=self.hide(error.details))
-        key, group = record.unique_key, record.group_key
         return msgspec.structs.replace(
             record,
             data=self.hide(record.data),
             result=self.hide(record.result),
             headers=self.hide(record.headers),
-            error=error,
-            unique_key=None if key is None else self.hide_label(key),
-            group_key=None if group is None else self.hide_label(group),
-            tags=tuple(self.hide_label(tag) for tag in record.tags),
+            error=self._error(record.error),
+            **self._labels_of(record),
         )
 
     def event(self, event: AuditEvent) -> AuditEvent:
         return msgspec.structs.replace(event, details=self.hide(event.details))
+
+    def batch(self, batch: BatchRecord) -> BatchRecord:
+        return msgspec.structs.replace(batch, custom_data=self.hide(batch.custom_data))
+
+    def process(self, record: ProcessRecord) -> ProcessRecord:
+        state, error = self.hide(record.state), self._error(record.error)
+        return msgspec.structs.replace(record, state=state, error=error)
+
+    def schedule(self, record: ScheduleRecord) -> ScheduleRecord:
+        schedule, options = record.schedule, record.schedule.options
+        if options is not None:
+            options = msgspec.structs.replace(
+                options, headers=self.hide(options.headers), **self._labels_of(options)
+            )
+        schedule = msgspec.structs.replace(schedule, data=self.hide(schedule.data), options=options)
+        return msgspec.structs.replace(record, schedule=schedule)
+
+    def _error(self, error: Any) -> Any:
+        if error is None or error.details is None:
+            return error
+        return msgspec.structs.replace(error, details=self.hide(error.details))
+
+    def _labels_of(self, record: Any) -> dict[str, Any]:
+        """The keys and tags of a command or of a schedule's commands."""
+        key, group = record.unique_key, record.group_key
+        return {
+            "unique_key": None if key is None else self.hide_label(key),
+            "group_key": None if group is None else self.hide_label(group),
+            "tags": tuple(self.hide_label(tag) for tag in record.tags),
+        }
 
 
 def _same(one: Any, other: Any) -> bool:

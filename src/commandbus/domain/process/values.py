@@ -190,6 +190,8 @@ class ProcessRecord(msgspec.Struct, frozen=True):
     reply_to: str
     created_at: datetime
     updated_at: datetime
+    """When a step last began or ended. That the command of a step was parked or retried is in the trail
+    of the process, at its own time."""
     finished_at: datetime | None
     due_at: datetime | None
     batch_id: UUID | None

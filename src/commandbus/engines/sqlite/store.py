@@ -298,7 +298,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
                 fit.append(head)
                 continue
             if head.command_type is None:
-                yield from self._parkorphan(domain, head, now)
+                yield from self._park_orphan(domain, head, now)
                 continue
             yield from self._end(domain, plan_expired(head.standing), now)
             if head.column("batch_id") is not None:
@@ -309,7 +309,7 @@ class SqliteStore(SqliteDeparting, SqliteErasing, SqliteDocuments, SqliteProcess
                 yield from self.insert([reply], Capacity())
         return fit
 
-    def _parkorphan(self, domain: str, head: Head, now: int) -> Op[None]:
+    def _park_orphan(self, domain: str, head: Head, now: int) -> Op[None]:
         """A queue row whose command is missing or damaged: reported for operators, never in a
         worker's way."""
         seq, attempts, crashes = head.seq, head.attempts, head.crashes

@@ -176,6 +176,21 @@ def watched(verb: str, total: int) -> Iterator[tuple[Stop, Callable[..., bool]]]
         yield stop, progress
 
 
+def unmasked(action: Action, given: Given, present: Any) -> Given:
+    """Masks in an edited payload stand for the values that they hide in `present`, as in the dashboard;
+    in another place and in other documents they are refused."""
+    found = dict(given)
+    for param in action.params:
+        if param.kind is Kind.DOCUMENT and param.name in given:
+            from commandbus.interfaces.redaction import Redaction, without_masks
+
+            value = given[param.name]
+            found[param.name] = (
+                Redaction().restore(value, present) if param.edits else without_masks(value, param.name)
+            )
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One call of a command: its action, and the values of its options."""
@@ -243,7 +258,7 @@ class Run:
         if preview:
             self._say({"would": action.verb, "subject": what}, f"would {action.verb} {what}")
             return
-        call = call_of(action, given)
+        call = call_of(action, unmasked(action, given, subjects.payload(bus, action, given)))
         if action.asks:
             options.confirm(f"{action.verb.capitalize()} {what}?", yes=self.values["yes"])
             with output.working(f"{action.verb} {what}"):
@@ -251,7 +266,7 @@ class Run:
         else:
             result = self._run(bus, call)
         if self.values["json"]:
-            output.json_document(answer_of(action, given, result))
+            output.json_document(output.masked(answer_of(action, given, result)))
         elif action.answers != "Sent" or output.is_terminal():
             output.done(sentence_of(action, given, result))
         if action.answers == "Sent" and not self.values["json"]:
@@ -313,7 +328,7 @@ class Run:
         for record in records:
             keys = {"domain": record.domain, "command_id": record.command_id}
             try:
-                result = self._run(bus, call_of(action, given | keys))
+                result = self._run(bus, call_of(action, unmasked(action, given, record.data) | keys))
             except CommandBusError as error:
                 if len(records) == 1 and not json:
                     raise
@@ -338,6 +353,7 @@ class Run:
         action, many = self.action, self.action.many
         assert many is not None
         more: Given = {"everything": True} if many.everything else {}
+        given = unmasked(action, given, None)
         seen = self._run(bus, call_of_many(action, given, preview=True, **more))
         shown = partial(subjects.examples, bus, many, given, seen)
         if self.values["dry_run"]:

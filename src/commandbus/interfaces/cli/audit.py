@@ -94,7 +94,7 @@ def _verify(bus: SyncCommandBus, json: bool, expect: str | None) -> None:
         raise typer.Exit(Exit.FAILURE)
 
 
-@listing(times="Happened", paged=True)
+@listing(times="Happened", paged=True, secrets=True)
 def audit(
     look: Look,
     command_id: Annotated[

@@ -66,7 +66,7 @@ Id = Annotated[
 ]
 
 
-@listing(times="Created", paged=True)
+@listing(times="Created", paged=True, secrets=True)
 def list_(
     look: Look,
     domain: options.Domain = None,
@@ -107,6 +107,7 @@ def show(
     timeout: Annotated[
         str | None, typer.Option("--timeout", metavar="TIME", help="Of --watch: 30s, 5m.")
     ] = None,
+    reveal: options.Reveal = False,
     url: options.Url = None,
     json: options.Json = False,
 ) -> None:
@@ -120,6 +121,7 @@ def show(
         record = find(bus, batch_id)
         if watch:
             record = _watch(bus, record, limit, quiet=json)
+    record = output.masked(record, reveal)
     if json:
         output.json_document(text.as_plain(record) | {"progress": round(record.progress, 4)})
     else:
@@ -211,7 +213,7 @@ def _bar(record: BatchRecord, width: int) -> Any:
     return bar.append(f"  {record.total - record.remaining:,}/{record.total:,}", "bright_black")
 
 
-@listing(times="Sent", paged=True)
+@listing(times="Sent", paged=True, secrets=True)
 def commands(
     look: Look,
     batch_id: Id,

@@ -37,7 +37,7 @@ COLUMNS = (
 ORDER = "-created"
 
 
-@listing(times="Sent", paged=True)
+@listing(times="Sent", paged=True, secrets=True)
 def list_(
     look: Look,
     words: Annotated[
@@ -148,16 +148,12 @@ def show(
 
     Values under keys that name a secret are masked, as in the dashboard, unless --reveal is given.
     """
-    from commandbus.interfaces.redaction import Redaction
     from commandbus.sync import SyncTroubleshootingQueue
 
     with target.opened(url) as bus:
-        record = find(bus, command_id, domain)
-        trail = bus.get_audit_trail(record.command_id, domain=record.domain)
+        record = output.masked(find(bus, command_id, domain), reveal)
+        trail = _trail(bus, record, reveal)
         (case,) = SyncTroubleshootingQueue(bus).list_cases([record])
-    if not reveal:
-        redaction = Redaction()
-        record, trail = redaction.record(record), [redaction.event(event) for event in trail]
     if json:
         output.json_document(
             text.as_plain(record) | {"audit": text.as_plain(trail), "case": text.as_plain(case)}
@@ -167,6 +163,11 @@ def show(
 
     print_record(record, trail, case)
     advise(record)
+
+
+def _trail(bus: SyncCommandBus, record: CommandRecord, reveal: bool) -> list[AuditEvent]:
+    trail = bus.get_audit_trail(record.command_id, domain=record.domain)
+    return [output.masked(event, reveal) for event in trail]
 
 
 def advise(record: CommandRecord) -> None:
@@ -185,12 +186,13 @@ def watch(
     timeout: Annotated[
         str | None, typer.Option("--timeout", metavar="TIME", help="Give up after: 30s, 5m.")
     ] = None,
+    reveal: options.Reveal = False,
     url: options.Url = None,
     json: options.Json = False,
 ) -> None:
     """Wait for a command's outcome.
 
-    What happens meanwhile is shown.
+    What happens meanwhile is shown, with secrets masked, unless --reveal is given.
     Exit code 0 when it completed, 1 when it failed, was canceled or is parked, 8 when time ran out.
     """
     import time
@@ -202,7 +204,7 @@ def watch(
     with target.opened(url) as bus:
         record, seen = find(bus, command_id, domain), 0
         while True:
-            trail = bus.get_audit_trail(record.command_id, domain=record.domain)
+            trail = _trail(bus, record, reveal)
             if not json and len(trail) > seen:
                 print_events(trail[seen:])
                 seen = len(trail)
@@ -217,9 +219,9 @@ def watch(
                         Exit.TIMED_OUT,
                     ) from None
                 continue
-            trail = bus.get_audit_trail(record.command_id, domain=record.domain)
+            trail = _trail(bus, record, reveal)
             break
-    _report(record, trail[seen:], json)
+    _report(output.masked(record, reveal), trail[seen:], json)
 
 
 def _report(record: CommandRecord, rest: list[AuditEvent], json: bool) -> None:

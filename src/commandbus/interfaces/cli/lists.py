@@ -2,7 +2,7 @@
 
 A list is a function that takes a `Look` and returns what it `Found`. `@listing` makes a command of it,
 with --columns, --sort, --watch, --json and --url, and where they make sense --since and --until,
---limit and --after.
+--limit and --after, and --reveal.
 """
 
 from __future__ import annotations
@@ -273,10 +273,11 @@ class Listing(Protocol):
 
 
 def listing(
-    *, times: str | None = None, paged: bool = False, store: bool = True
+    *, times: str | None = None, paged: bool = False, store: bool = True, secrets: bool = False
 ) -> Callable[[Callable[..., Found]], Listing]:
     """A command of a function that looks. `times` says what --since and --until are compared with, such
-    as Sent; without it the list has no such options. `paged` is for lists that may be long."""
+    as Sent; without it the list has no such options. `paged` is for lists that may be long, `secrets`
+    for those whose rows have payloads: secrets in them are masked, unless --reveal is given."""
 
     def decorate(function: Callable[..., Found]) -> Listing:
         own = list(inspect.signature(function).parameters.values())[1:]
@@ -289,10 +290,12 @@ def listing(
             url = values.pop("url", None)
             since, until = values.pop("since", None), values.pop("until", None)
             page = {name: values.pop(name) for name in ("limit", "after") if paged}
+            reveal = values.pop("reveal", True)
 
             def found() -> Found:
                 times = (options.moment(since, "--since"), options.moment(until, "--until"))
-                return function(Look(bus, *times, json=view.json, **page), **values)
+                seen = function(Look(bus, *times, json=view.json, **page), **values)
+                return replace(seen, rows=[output.masked(row, reveal) for row in seen.rows])
 
             opened: Any = target.opened(url) if store else nullcontext()
             with opened as bus:
@@ -307,7 +310,7 @@ def listing(
 
         hints = get_type_hints(function, include_extras=True)
         made = [one.replace(annotation=hints[one.name], kind=one.KEYWORD_ONLY) for one in own]
-        made += _shared(times, paged, store)
+        made += _shared(times, paged, store, secrets)
         command.__signature__ = inspect.Signature(made)  # type: ignore[attr-defined]
         command.__annotations__ = {one.name: one.annotation for one in made}
         command.__doc__ = function.__doc__
@@ -318,7 +321,7 @@ def listing(
     return decorate
 
 
-def _shared(times: str | None, paged: bool, store: bool) -> list[inspect.Parameter]:
+def _shared(times: str | None, paged: bool, store: bool, secrets: bool) -> list[inspect.Parameter]:
     """The options that every such list has."""
     since = f"{times} since: 2h for two hours ago, or 2030-05-17T08:00Z."
     made: dict[str, tuple[Any, Any]] = {}
@@ -338,6 +341,8 @@ def _shared(times: str | None, paged: bool, store: bool) -> list[inspect.Paramet
     if paged:
         made |= {"limit": (options.Limit, 20), "after": (options.After, None)}
     made["watch"] = (options.Watch, None)
+    if secrets:
+        made["reveal"] = (options.Reveal, False)
     if store:
         made["url"] = (options.Url, None)
     made["json"] = (options.Json, False)

@@ -78,7 +78,7 @@ Watch = Annotated[
         "--watch", metavar="[SECONDS]", help="Refresh every 2 s, or at this interval, until Ctrl-C."
     ),
 ]
-Reveal = Annotated[bool, typer.Option("--reveal", help="Show secrets in payloads.")]
+Reveal = Annotated[bool, typer.Option("--reveal", help="Show secrets; otherwise they are masked.")]
 
 SearchTime = Annotated[
     str | None,

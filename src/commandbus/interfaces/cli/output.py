@@ -11,8 +11,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from commandbus.interfaces.cli import text
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
     from rich.console import Console
     from rich.text import Text
+
+    from commandbus.interfaces.redaction import Redaction
+
+T = TypeVar("T")
 
 STATUS_STYLES = {
     "PENDING": "cyan",
@@ -254,6 +259,19 @@ def sentence(words: object) -> None:
     from rich.text import Text
 
     console().print(Text(text.line(words)))
+
+
+def masked(record: T, reveal: bool = False) -> T:
+    """A record as the dashboard shows it: values under keys that name a secret are masked."""
+    shown: T = record if reveal else _redaction().shown(record)
+    return shown
+
+
+@cache
+def _redaction() -> Redaction:
+    from commandbus.interfaces.redaction import Redaction
+
+    return Redaction()
 
 
 def json_document(value: object) -> None:

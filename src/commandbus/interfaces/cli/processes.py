@@ -69,7 +69,7 @@ App = Annotated[
 ]
 
 
-@listing(times="Started", paged=True)
+@listing(times="Started", paged=True, secrets=True)
 def list_(
     look: Look,
     process_type: Annotated[
@@ -118,10 +118,15 @@ def list_(
     return Found.of_page("processes", page, COLUMNS, "no process matches", order="-created")
 
 
-def show(process_id: Id, url: options.Url = None, json: options.Json = False) -> None:
+def show(
+    process_id: Id,
+    reveal: options.Reveal = False,
+    url: options.Url = None,
+    json: options.Json = False,
+) -> None:
     """Show a process: state, steps, error."""
     with target.opened(url) as bus:
-        record = find(bus, process_id)
+        record = output.masked(find(bus, process_id), reveal)
         trail = bus.get_process_audit(record.process_id) if record.compensation_failed else []
     if json:
         output.json_document(record)
@@ -179,7 +184,7 @@ def _advise(record: ProcessRecord, trail: list[ProcessEvent]) -> None:
         output.note(f"it waits for an operator: commandbus process retry {record.process_id}")
 
 
-@listing(times="Happened")
+@listing(times="Happened", secrets=True)
 def audit(look: Look, process_id: Id) -> Found:
     """Show everything that happened to a process and its steps, in order."""
     wanted = finding.whole_id(look.bus, process_id, "process")

@@ -68,7 +68,7 @@ Name = Annotated[
 ]
 
 
-@listing(times="Last run")
+@listing(times="Last run", secrets=True)
 def list_(look: Look, domain: options.Domain = None) -> Found:
     """List all schedules with their next and last run."""
     own = [one for one in look.bus.list_schedules() if domain in (None, one.schedule.domain)]
@@ -89,10 +89,15 @@ def _plain(record: ScheduleRecord) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if key not in ("schedule", "request")}
 
 
-def show(name: Name, url: options.Url = None, json: options.Json = False) -> None:
+def show(
+    name: Name,
+    reveal: options.Reveal = False,
+    url: options.Url = None,
+    json: options.Json = False,
+) -> None:
     """Show a schedule: its command, its times, its next runs."""
     with target.opened(url) as bus:
-        record = find(bus, name)
+        record = output.masked(find(bus, name), reveal)
     if json:
         output.json_document(_plain(record))
         return

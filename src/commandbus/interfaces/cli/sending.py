@@ -86,7 +86,9 @@ def send(
     In a pipe, prints its id and nothing else. Where the app with the handlers can be imported, DATA is
     checked against the type of its handler first; where it cannot, a remark says so.
     """
-    payload = options.document(data)
+    from commandbus.interfaces.redaction import without_masks
+
+    payload = without_masks(options.document(data))
     unchecked = _check(app, domain, command_type, payload) if check else "--no-check"
     expires = options.seconds(expires_in, "--expires-in")
     with target.opened(url, create=True) as bus:

@@ -43,6 +43,12 @@ def find(bus: SyncCommandBus, action: Action, given: Given) -> tuple[Given, str]
     return given | {key.name: getattr(one, key.name) for key in action.subject.keys}, what
 
 
+def payload(bus: SyncCommandBus, action: Action, given: Given) -> Any:
+    """The payload that an action may edit: that of a schedule; commands have theirs at hand."""
+    is_edited = action.subject.noun == "schedule" and action.exists == "must"
+    return schedules.find(bus, given["name"]).schedule.data if is_edited else None
+
+
 def describe(action: Action, given: Given) -> str:
     """What it is about in words; else the keys, or where there are none the parameters."""
     if action.meant is not None:

@@ -104,7 +104,7 @@ class Selection:
             after = page.next
 
 
-@listing(times="Parked", paged=True)
+@listing(times="Parked", paged=True, secrets=True)
 def list_(
     look: Look,
     domain: options.Domain = None,

@@ -11,6 +11,7 @@ import msgspec
 from starlette.requests import Request
 
 from commandbus.domain.command import CommandRecord
+from commandbus.domain.limits import Limit, rate_and_unit
 from commandbus.domain.payload import Unreadable
 from commandbus.domain.presence import WorkerInfo, WorkerState
 from commandbus.domain.process.values import ProcessRecord
@@ -47,18 +48,18 @@ class ActionPages:
         return found
 
     def _form(self, action: Action) -> Page:
-        """An action on a page of its own, with the present values of its subject."""
+        """An action on a page of its own, with the present values of its subject, else with those that
+        the link to it has."""
 
         async def page(request: Request, who: Account) -> Content:
-            keys = keys_of(request)
-            values: dict[str, Any] = {}
+            keys, query = keys_of(request), request.query_params
+            known = (*action.subject.keys, *action.params)
+            values: dict[str, Any] = {p.name: query[p.name] for p in known if p.name in query}
             if action.subject is SCHEDULE and keys and action.exists == "must":
-                record = self._desk.shown_schedule(await self._desk.raw_schedule(keys["name"]))
+                record = self._desk.redaction.schedule(await self._desk.raw_schedule(keys["name"]))
                 values = {p.name: _written(p, getattr(record.schedule, p.name)) for p in action.params}
             elif action.subject is COMMAND and keys:
                 values = command_values((await self._desk.command(**keys)).command)
-            elif action.subject is WORKER:
-                values = {p.name: request.query_params.get(p.name, "") for p in action.params}
             return "action.html", self.form(action, keys, values)
 
         return page
@@ -184,16 +185,36 @@ def command_values(command: CommandRecord) -> dict[str, Any]:
     return {"data": data, "priority": command.priority}
 
 
+def limit_values(limit: Limit) -> dict[str, Any]:
+    """What the form of a limit begins with when this one is changed."""
+    values: dict[str, Any] = {
+        "command_type": limit.command_type,
+        "per_key": "on" if limit.per_key else None,
+        "per_sender": "on" if limit.per_sender else None,
+        "concurrency": limit.concurrency,
+    }
+    if limit.rate is None:
+        return values
+    number, unit = rate_and_unit(limit.rate)
+    return values | {"rate": f"{number:.9g}", "per": f"1{unit[0]}", "burst": limit.burst}
+
+
 def states_of(process: ProcessRecord) -> set[str]:
     if process.finished_at is not None:
         return set()
     is_undoing = process.status == "COMPENSATING" or any(step.compensates for step in process.steps)
     states = set() if is_undoing else {"forward"}
-    if any(step.kind == "signal" and step.status == "PENDING" for step in process.steps):
+    if process_values(process):
         states.add("waits for a signal")
     if process.status == "WAITING_FOR_TROUBLESHOOTING":
         states |= {"stuck"} | ({"compensation failed"} if process.compensation_failed else set())
     return states
+
+
+def process_values(process: ProcessRecord) -> dict[str, Any]:
+    """What the forms of a process begin with: the first signal that it waits for."""
+    waits = [s.domain for s in process.steps if s.kind == "signal" and s.status == "PENDING"]
+    return {"signal": waits[0]} if waits else {}
 
 
 def _written(param: Param, value: Any) -> str:

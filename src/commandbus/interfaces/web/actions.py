@@ -7,7 +7,6 @@ from typing import Any
 
 from commandbus.domain import payload
 from commandbus.domain.command import SendOptions
-from commandbus.domain.schedule import ScheduleRecord
 from commandbus.errors import InvalidArgumentError
 from commandbus.interfaces.actions.answers import Sent
 from commandbus.interfaces.actions.carrying import (
@@ -57,9 +56,7 @@ class OperatorApi(Reads):
             call_of(action, given, preview=preview, is_secret=self.redaction.is_secret), who
         )
         sentence = sentence_of(action, given, result)
-        if isinstance(result, ScheduleRecord):
-            result = self.shown_schedule(result)
-        return answer_of(action, given, result), sentence
+        return answer_of(action, given, self.redaction.shown(result)), sentence
 
     async def act_on_many(
         self, action: Action, given: Given, who: Account, *, preview: bool = False

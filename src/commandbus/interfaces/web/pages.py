@@ -27,7 +27,9 @@ from commandbus.interfaces.web.action_pages import (
     Content,
     Page,
     command_values,
+    limit_values,
     offered,
+    process_values,
     states_of,
     worker_actions,
 )
@@ -57,6 +59,8 @@ COMMANDS, LONG_ROWS, WORKERS, GROUPS = 40, 25, 15, 10
 """The same for lists whose entries are shorter or longer. A group is as long as three commands."""
 OVERVIEW_DOMAINS, ATTENTION = 12, 12
 """Domains of the overview, first those that need attention; and lines that say so."""
+DOMAIN_SCHEDULES = 5
+"""Schedules that the page of a domain names."""
 CALM = ("critical", "warning", "paused", "ok", "idle")
 RECENT = timedelta(minutes=10)
 """Bulk actions of so long ago are listed beside what is parked."""
@@ -225,10 +229,15 @@ class Pages:
         name, window = request.path_params["domain"], chosen_window(request)
         detail = await self.desk.domain(name)
         points = await self.desk.figures.points(window, name)
+        schedules = (await self.desk.schedules()).schedules
         return "domain.html", {
             "view": detail.view,
             "stats": detail.stats,
-            "limits": (await self.desk.limits(name)).limits,
+            "limits": [(one, limit_values(one)) for one in (await self.desk.limits(name)).limits],
+            "schedules": [one.schedule for one in schedules if one.schedule.domain == name],
+            "SCHEDULES": DOMAIN_SCHEDULES,
+            "of_many": [a for a in table.ACTIONS if a.many],
+            "of_workers": table.actions_of(table.WORKER),
             "offered": offered(table.DOMAIN, {"paused" if detail.view.paused else "open"}),
             "of_limits": {action.name: action for action in table.actions_of(table.LIMIT)},
             "charts": draw(window, points, marks_of(await self.desk.starts(name))),
@@ -338,6 +347,7 @@ class Pages:
                 datetime.now(UTC),
             ),
             "offered": offered(table.PROCESS, states_of(detail.process)),
+            "values": process_values(detail.process),
         }
 
     async def schedules(self, request: Request, who: Account) -> Content:

@@ -15,7 +15,6 @@ import msgspec
 
 from commandbus.connect import create_administration
 from commandbus.domain.audit import AuditEvent, AuditEventType
-from commandbus.domain.batch import BatchRecord
 from commandbus.domain.command import CommandRecord
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.presence import FleetStart, WorkerInfo, WorkerRestart
@@ -249,10 +248,7 @@ class Reads:
     async def batches(self, query: v.BatchesQuery) -> v.Batches:
         bus = await self.stores.reading()
         page = await bus.list_batches(domain=query.domain or None, after=query.after, limit=query.limit)
-        return v.Batches([self._batch(b) for b in page], page.next)
-
-    def _batch(self, batch: BatchRecord) -> BatchRecord:
-        return msgspec.structs.replace(batch, custom_data=self.redaction.hide(batch.custom_data))
+        return v.Batches([self.redaction.batch(one) for one in page], page.next)
 
     async def batch(self, batch_id: UUID, query: v.BatchesQuery) -> v.BatchDetail:
         bus = await self.stores.reading()
@@ -260,7 +256,7 @@ class Reads:
         if batch is None:
             raise BatchNotFoundError(batch_id)
         page = await bus.list_batch_commands(batch_id, after=query.after, limit=query.limit)
-        return v.BatchDetail(self._batch(batch), self.listed(page), page.next)
+        return v.BatchDetail(self.redaction.batch(batch), self.listed(page), page.next)
 
     async def processes(self, query: v.ProcessesQuery) -> v.Processes:
         bus = await self.stores.reading()
@@ -270,18 +266,15 @@ class Reads:
             after=query.after,
             limit=query.limit,
         )
-        return v.Processes([self._process(record) for record in page], page.next)
+        return v.Processes([self.redaction.process(record) for record in page], page.next)
 
     async def process(self, process_id: UUID) -> v.ProcessDetail:
         bus = await self.stores.reading()
         record = await bus.get_process(process_id)
         if record is None:
             raise ProcessNotFoundError(process_id)
-        trail = [
-            msgspec.structs.replace(event, details=self.redaction.hide(event.details))
-            for event in await bus.get_process_audit(process_id)
-        ]
-        return v.ProcessDetail(self._process(record), trail)
+        trail = [self.redaction.shown(event) for event in await bus.get_process_audit(process_id)]
+        return v.ProcessDetail(self.redaction.process(record), trail)
 
     async def step_trails(self, record: ProcessRecord) -> dict[UUID, list[AuditEvent]]:
         """What happened to the commands of the newest steps of a process."""
@@ -292,22 +285,9 @@ class Reads:
             if step.kind is StepKind.COMMAND
         }
 
-    def _process(self, record: ProcessRecord) -> ProcessRecord:
-        error = record.error
-        if error is not None and error.details is not None:
-            error = msgspec.structs.replace(error, details=self.redaction.hide(error.details))
-        state = self.redaction.hide(record.state)
-        return msgspec.structs.replace(record, state=state, error=error)
-
     async def schedules(self) -> v.Schedules:
         bus = await self.stores.reading()
-        return v.Schedules([self.shown_schedule(record) for record in await bus.list_schedules()])
-
-    def shown_schedule(self, record: ScheduleRecord) -> ScheduleRecord:
-        data = self.redaction.hide(record.schedule.data)
-        return msgspec.structs.replace(
-            record, schedule=msgspec.structs.replace(record.schedule, data=data)
-        )
+        return v.Schedules([self.redaction.schedule(record) for record in await bus.list_schedules()])
 
     async def raw_schedule(self, name: str) -> ScheduleRecord:
         """With its secrets: for actions only, never to be shown."""

@@ -15,8 +15,8 @@ from commandbus.domain.process.values import ProcessEvent, ProcessRecord, Proces
 from commandbus.interfaces.web.charts import CLOCK_STEPS, seconds
 
 WIDTH, ROW, BAR, TOP, RIGHT = 820, 26, 12, 24, 60
-NAME_MAX, CHARACTER = 24, 7.5
-"""The longest name of a step that is shown whole, and the width of a character."""
+NAME_MAX, CHARACTER = 24, 9.0
+"""The longest name of a step that is shown whole, and room for a character, also of a wide font."""
 TICKS_MAX = 6
 SMALL_STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 ENDS = {

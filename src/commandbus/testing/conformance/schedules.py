@@ -170,6 +170,7 @@ class ScheduleSuite:
             ({"every": None, "cron": "61 * * * *"}, "61"),
             ({"every": None, "cron": "* * *"}, "five fields"),
             ({"every": None, "cron": "* * * * *", "timezone": "Mars/Base"}, "Mars/Base"),
+            ({"timezone": "Mars/Phobos"}, "Mars/Phobos"),
             ({"every": None}, "either cron or every"),
             ({"cron": "* * * * *"}, "either cron or every"),
             ({"every": -1}, "every"),
