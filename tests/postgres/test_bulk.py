@@ -41,6 +41,13 @@ def test_commands_of_all_chunks_arrive_in_order(bus: SyncCommandBus) -> None:
 
 
 @pytest.mark.usefixtures("_small_chunks")
+def test_results_of_several_blocks_are_made_when_they_are_looked_at(bus: SyncCommandBus) -> None:
+    sent = bus.send_many(SendRequest("orders", "ship", n) for n in range(700))
+    assert (len(sent), sent[600]) == (700, list(sent)[600])
+    assert sent[600] is not sent[600]
+
+
+@pytest.mark.usefixtures("_small_chunks")
 def test_a_bulk_send_of_several_chunks_notifies_each_domain_once(bus: SyncCommandBus) -> None:
     with psycopg.connect(bus.url, autocommit=True) as other:
         other.execute('listen """commandbus"".wake"')

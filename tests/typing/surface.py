@@ -5,6 +5,7 @@ Every line that ends in `# error` must be refused by both, every other line acce
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypedDict, assert_type
@@ -172,7 +173,7 @@ async def asynchronously(bus: CommandBus) -> None:
     assert_type(await bus.request(charge(order=7), timeout=5), Receipt)
     assert_type(await bus.request(refund(Refund(7)), timeout=5), None)
     assert_type(await bus.request(elsewhere(7), timeout=5), Receipt)
-    assert_type(await bus.send_many([charge(1), charge(2)]), list[SendResult[Receipt]])
+    assert_type(await bus.send_many([charge(1), charge(2)]), Sequence[SendResult[Receipt]])
     await bus.send_many([charge(1), post("ada")])
     both = [charge(1), post("ada")]
     await bus.send_many(both)
@@ -205,7 +206,7 @@ def blocking(bus: SyncCommandBus) -> None:
     assert_type(record, CommandRecord[Receipt])
     assert_type(bus.request(charge(order=7), timeout=5), Receipt)
     assert_type(bus.request(post("ada"), timeout=5), str)
-    assert_type(bus.send_many([charge(1)]), list[SendResult[Receipt]])
+    assert_type(bus.send_many([charge(1)]), Sequence[SendResult[Receipt]])
     assert_type(bus.send("payments", "charge"), SendResult[Any])
     assert_type(bus.wait(sent.command_id), CommandRecord[Any])
     assert_type(bus.get_command(sent), CommandRecord[Receipt] | None)

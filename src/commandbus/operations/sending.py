@@ -27,6 +27,7 @@ from commandbus.domain.moment import SECOND, as_microseconds, as_seconds
 from commandbus.domain.names import as_command_type, as_name, as_tags
 from commandbus.domain.priority import as_priority
 from commandbus.domain.retry import RETRY_HEADER, check_max_attempts, header_of
+from commandbus.domain.send_results import SendResults
 from commandbus.errors import (
     InvalidArgumentError,
     RateLimited,
@@ -80,13 +81,13 @@ def send(
     return _first(send_many(scope, [request]))
 
 
-def send_many(scope: Scope, requests: Iterable[SendRequest[R]]) -> Op[list[SendResult[R]]]:
+def send_many(scope: Scope, requests: Iterable[SendRequest[R]]) -> Op[Sequence[SendResult[R]]]:
     """Send any number of commands, to any domains: all of them or, on any error, none.
 
     Results come in the order of the requests. Each domain is woken once, or once for every so many
     thousand commands. The requests of an iterator are not kept, so a million of them may come. On
     PostgreSQL the iterator is read while the transaction is open, 10,000 requests at a time, unless the
-    first 10,000 took longer than 5 seconds.
+    first 10,000 took longer than 5 seconds; the results are made when they are looked at, then.
     """
     cause, began = running.get(), scope.clock()
     items = as_items(requests, "requests")
@@ -137,11 +138,11 @@ class _Block(NamedTuple, Generic[R]):
 
 def _insert_blocks(
     scope: Scope, block: _Block[R], source: Iterator[SendRequest[R]], cause: Cause
-) -> Op[list[SendResult[R]]]:
+) -> Op[Sequence[SendResult[R]]]:
     """In one transaction, of which this process holds one block at a time."""
-    results: list[SendResult[R]] = []
+    results: SendResults[R] = SendResults()
     while block.commands:
-        results += yield from block.insert(scope)
+        results.add((yield from block.insert(scope)))
         block = _Block([], [], {})
         block.read(scope, islice(source, BLOCK), cause)
     return results
@@ -219,7 +220,7 @@ def _insert_one(
     return SendResult(row.command_id, command.domain, row.duplicate, contract)
 
 
-def _first(op: Op[list[SendResult[R]]]) -> Op[SendResult[R]]:
+def _first(op: Op[Sequence[SendResult[R]]]) -> Op[SendResult[R]]:
     return (yield from op)[0]
 
 

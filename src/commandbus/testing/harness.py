@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from copy import copy
@@ -205,8 +205,8 @@ class Harness(ABC):
         result: SendResult = self.call(self.bus.send, *args, **kwargs)
         return result
 
-    def send_many(self, requests: Iterable[SendRequest]) -> list[SendResult]:
-        results: list[SendResult] = self.call(self.bus.send_many, requests)
+    def send_many(self, requests: Iterable[SendRequest]) -> Sequence[SendResult]:
+        results: Sequence[SendResult] = self.call(self.bus.send_many, requests)
         return results
 
     def get(self, command_id: UUID, domain: str = DOMAIN) -> CommandRecord:

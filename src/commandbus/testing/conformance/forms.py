@@ -6,7 +6,7 @@ typed command, so that a suite that is written with names proves the same for bo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
@@ -43,7 +43,7 @@ class _Typed(Harness):
     def send_result(self, domain: Any, *args: Any, **options: Any) -> SendResult[Any]:
         return super().send_result(_request(domain, *args), **options)
 
-    def send_many(self, requests: Iterable[SendRequest[Any]]) -> list[SendResult[Any]]:
+    def send_many(self, requests: Iterable[SendRequest[Any]]) -> Sequence[SendResult[Any]]:
         return super().send_many(_typed(request) for request in requests)
 
     def find(self, command_id: UUID | str, domain: str = DOMAIN) -> CommandRecord[Any] | None:
