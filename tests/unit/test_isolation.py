@@ -253,7 +253,7 @@ def test_a_message_that_arrives_in_drops_is_not_waited_for_longer() -> None:
             if stop.wait(0.05):
                 return
 
-    dripping = threading.Thread(target=drip)
+    dripping = threading.Thread(target=drip, daemon=True)
     with theirs, child._socket:
         dripping.start()
         began = time.monotonic()

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -78,11 +78,8 @@ def folder(base: Path) -> Path:
 
 @contextmanager
 def recorder_in(folder: Path, capacity: int = 4) -> Iterator[FlightRecorder]:
-    recorder = FlightRecorder(folder, Header("w-1", this_process(), capacity))
-    try:
+    with closing(FlightRecorder(folder, Header("w-1", this_process(), capacity))) as recorder:
         yield recorder
-    finally:
-        recorder.close()
 
 
 def leave(

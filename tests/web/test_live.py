@@ -111,7 +111,7 @@ def test_the_title_of_a_hidden_tab_tells_that_more_is_parked(page: Any, place: S
     context.close()
 
 
-def test_a_page_without_its_server_says_so_to_everybody(page: Any, place: Served) -> None:
+def test_a_page_without_its_server_says_so_also_to_screen_readers(page: Any, place: Served) -> None:
     from playwright.sync_api import expect
 
     context = page.context.browser.new_context()
