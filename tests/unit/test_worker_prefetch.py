@@ -47,10 +47,10 @@ def test_some_time_after_the_last_urgent_command_more_is_claimed_ahead_again() -
     bench.claims(1, priority=0)
     bench.finish(1, 5_000)
     prefetch = bench.core.prefetch
-    assert prefetch.amount(2) == 2
+    assert (prefetch.is_urgent, prefetch.amount(2)) == (True, 2)
     bench.now += URGENT_SECONDS
     bench.claims(1, priority=0)
-    assert prefetch.amount(2) == 20
+    assert (prefetch.is_urgent, prefetch.amount(2)) == (False, 20)
 
 
 def test_less_is_claimed_ahead_where_it_holds_up_a_group() -> None:

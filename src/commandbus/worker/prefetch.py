@@ -37,7 +37,8 @@ class Prefetch:
         self._least_urgent: int | None = None
         """The highest number among the priorities of the last claim."""
         self._urgent_until = -inf
-        self._is_urgent = False
+        self.is_urgent = False
+        """Whether commands come in that are more urgent than those that were claimed before."""
 
     def claimed(self, claimed: Sequence[Claimed], now: float) -> None:
         """What a claim has found."""
@@ -48,7 +49,7 @@ class Prefetch:
         if self._least_urgent is not None and min(priorities) < self._least_urgent:
             self._urgent_until = now + URGENT_SECONDS
         self._least_urgent = max(priorities)
-        self._is_urgent = now < self._urgent_until
+        self.is_urgent = now < self._urgent_until
 
     def amount(self, concurrency: int) -> int:
         """How many commands to claim ahead: what the slots get done within the budget."""
@@ -58,7 +59,7 @@ class Prefetch:
         if handler_seconds is None or handler_seconds > SLOW_HANDLER:
             return 0
         fitting = concurrency * settings.prefetch_budget / max(handler_seconds, 1e-6)
-        divisor = URGENT_DIVISOR if self._is_urgent else 1
+        divisor = URGENT_DIVISOR if self.is_urgent else 1
         return min(settings.prefetch_max // divisor, int(fitting / divisor))
 
     def startable(self, concurrency: int) -> int:
