@@ -12,13 +12,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from commandbus import CommandBus, HandlerRegistry, SendRequest
+from commandbus import CommandBus, CommandStatus, HandlerRegistry, SendRequest
+from commandbus.domain.lifecycle import PARKED
 from commandbus.engines.postgres import schema
 from commandbus.engines.postgres.schema import MIGRATIONS, migration_sql, upgrade, verify
 from commandbus.errors import (
     ConfigurationError,
     DuplicateCommandError,
-    InvalidArgumentError,
     InvalidOperationError,
     SchemaOutdated,
     StoreUnavailable,
@@ -363,17 +363,43 @@ def test_a_queue_row_without_its_command_is_noted_and_passed_over(url: str) -> N
         assert "ORPHAN" in details[0]
 
 
-def test_a_row_that_no_claim_can_take_keeps_no_other_domain_waiting(url: str) -> None:
+@pytest.mark.parametrize("lease_per_command", [False, True])
+def test_a_row_that_no_claim_can_take_is_parked_and_keeps_nothing_else_waiting(
+    url: str, lease_per_command: bool
+) -> None:
     with SyncCommandBus(url) as bus, psycopg.connect(url, autocommit=True) as connection:
-        bad = bus.send("bad", "note")
+        before, bad, after = (bus.send("bad", "note") for _ in range(3))
+        good = bus.send("good", "note")
         connection.execute(
             "update commandbus.command set due_at = -9223372036854775808 where command_id = %s",
             (bad.command_id,),
         )
-        claim = ClaimRequest(("bad", "good"), 10, "w", 30.0)
-        for _ in range(3):  # each begins with another domain
-            good = bus.send("good", "note")
-            reply = bus.session.run(bus.engine.store.claim(claim))
-            assert [one.command_id for one in reply.claimed] == [good.command_id]
-        with pytest.raises(InvalidArgumentError, match="out of range"):
-            bus.session.run(bus.engine.store.claim(claim))
+        claim = ClaimRequest(("bad", "good"), 10, "w", 30.0, lease_per_command=lease_per_command)
+        reply = bus.session.run(bus.engine.store.claim(claim))
+        expected = {one.command_id for one in (before, after, good)}
+        assert {one.command_id for one in reply.claimed} == expected
+        assert bus.session.run(bus.engine.store.claim(claim)).claimed == []
+        record = bus.get_command(bad)
+        assert record is not None
+        assert (record.status, record.error_code) == (PARKED, "UNREADABLE")
+        assert record.error_message is not None
+        assert "out of range" in record.error_message
+
+
+@pytest.mark.parametrize("value", [-(2**63), 2**63 - 1], ids=["least", "greatest"])
+@pytest.mark.parametrize("column", ["due_at", "created_at", "expires_at"])
+def test_times_beyond_all_calendars_keep_no_other_command_waiting(
+    url: str, column: str, value: int
+) -> None:
+    with SyncCommandBus(url) as bus, psycopg.connect(url, autocommit=True) as connection:
+        bad, good = bus.send("work", "note"), bus.send("work", "note")
+        connection.execute(
+            f"update commandbus.command set {column} = %s where command_id = %s",
+            (value, bad.command_id),
+        )
+        registry = HandlerRegistry()
+        registry.handler("work", "note")(lambda command, context: None)
+        with SyncWorker(bus, "work", registry):
+            assert bus.wait(good, timeout=20).status is CommandStatus.COMPLETED
+            eventually(lambda: bus.stats("work").ready == 0)
+        assert len(bus.query_commands(domain="work").items) == 2

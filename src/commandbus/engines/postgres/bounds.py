@@ -48,6 +48,11 @@ def only(priority: int) -> Values:
     return _columns([((priority, _FIRST), (priority + 1, _FIRST))])
 
 
+def at(priority: int, seq: int) -> Values:
+    """One row."""
+    return _columns([((priority, seq), (priority, seq + 1))])
+
+
 class Bounds:
     """The bounds of all partitions in this process: domains, and what in them requires tags. A race
     between threads costs one walk, not a row."""

@@ -13,8 +13,8 @@ from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import SECOND
 from commandbus.domain.priority import rank
-from commandbus.engines.postgres.arrays import numbers, texts
-from commandbus.engines.postgres.bounds import EVERYTHING, only
+from commandbus.engines.postgres.arrays import integers, numbers, texts
+from commandbus.engines.postgres.bounds import EVERYTHING, at, only
 from commandbus.engines.postgres.claim_query import (
     Leases,
     Received,
@@ -26,19 +26,22 @@ from commandbus.engines.postgres.claim_query import (
     suspect_values,
 )
 from commandbus.engines.postgres.context import Context, Part
+from commandbus.engines.postgres.failures import is_about_a_value
 from commandbus.engines.postgres.leases import LeasedCommand, LeaseRow
 from commandbus.engines.postgres.limits import Limits
 from commandbus.engines.postgres.rescuing import Rescuer
+from commandbus.engines.postgres.settle_query import Known
 from commandbus.engines.postgres.settling import Settler
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS, look_again
-from commandbus.engines.postgres.statements import Autocommit, Listening
+from commandbus.engines.postgres.statements import Autocommit, Boundary, Listening
 from commandbus.errors import CommandBusError, StoreUnavailable
 from commandbus.store.batching import TOPIC as BATCHES
-from commandbus.store.op import Op, Rows, Wake, autocommit, scalar
+from commandbus.store.op import Op, Rows, Statement, Wake, autocommit, scalar
+from commandbus.store.reading import UNREADABLE
 from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, NewCommand
 from commandbus.store.replies import reply_to_expired
 from commandbus.store.resolving import EXPIRED, Standing, plan_expired
-from commandbus.store.settling import AuditRow, Writes
+from commandbus.store.settling import AuditRow, OutcomeRow, Writes
 from commandbus.store.suspects import NONE, SuspectLimit
 
 logger = logging.getLogger("commandbus.postgres")
@@ -137,10 +140,16 @@ class Claimer(Part):
         failure: CommandBusError | None = None
         for domain, partition in [*tagged, *((domain, domain) for domain in turns)]:
             try:
-                yield from self._claim_from(domain, partition, request, claimed)
+                try:
+                    yield from self._claim_from(domain, partition, request, claimed)
+                except CommandBusError as error:
+                    if not is_about_a_value(error):
+                        raise
+                    if not (yield from self._claim_each(domain, partition, request, claimed)):
+                        raise
             except CommandBusError as error:
                 # What was claimed is ours, and must not wait for its lease to end. And what is wrong
-                # with one domain, such as a value in a row, is no reason to leave the others.
+                # with one domain is no reason to leave the others.
                 if isinstance(error, StoreUnavailable) and not claimed:
                     raise
                 logger.warning("a claim from %s failed: %s", domain, error)
@@ -214,6 +223,72 @@ class Claimer(Part):
             if not received.unclaimable:
                 return
             yield from self._end_unclaimable(domain, received.unclaimable)
+
+    def _claim_each(
+        self, domain: str, partition: str, request: ClaimRequest, claimed: list[Claimed]
+    ) -> Op[bool]:
+        """The server cannot carry out a claim because of a value in one of its rows. Each is claimed by
+        itself, and that one is parked, so that it fails no other claim. Returns whether any of it was
+        of use."""
+        before, parked = len(claimed), 0
+        query = self._queries[False, "apart" if request.lease_per_command else "plain"]
+        wanted = request.wanted(claimed)
+        for priority, seq in (yield Autocommit(self._sql.first_waiting, (partition, wanted))):
+            if request.priority not in (None, priority):
+                continue
+            values = {
+                "partition": partition,
+                "wanted": 1,
+                "worker": request.worker,
+                "duration": int(request.lease_seconds * SECOND),
+                "domain": domain,
+                "followers": 0,
+                "chain": 0,
+                **at(priority, seq),
+                **suspect_values(request.suspects_beside(claimed)),
+            }
+            try:
+                rows = yield Autocommit(query.sql, query.params(values))
+            except CommandBusError as error:
+                if not is_about_a_value(error):
+                    raise
+                parked += yield from self._park_in_place(domain, (partition, priority, seq), error)
+                continue
+            if rows:
+                received = self._receive(domain, request.worker, rows, claimed)
+                yield from self._end_unclaimable(domain, received.unclaimable)
+        return parked > 0 or len(claimed) > before
+
+    def _park_in_place(
+        self, domain: str, place: tuple[str, int, int], error: CommandBusError
+    ) -> Op[bool]:
+        """Park the command of this row of the queue."""
+        *_, seq = place
+        failure = Failure(FailureKind.PERMANENT, UNREADABLE, f"It cannot be claimed: {error}")
+        try:
+            for attempts, crashes in (yield Statement(self._sql.take_place, place)):
+                yield from self._park(domain, seq, attempts, failure, crashes)
+            yield Boundary()
+        except CommandBusError as refusal:  # by another worker meanwhile, or with the next claim
+            logger.warning("queue row %d of %s is not parked yet: %s", seq, domain, refusal)
+            return False
+        return True
+
+    def _park(
+        self, domain: str, seq: int, attempts: int, failure: Failure, crashes: int = 0
+    ) -> Op[None]:
+        """A command that cannot be claimed is for an operator, who can look at it and retry it."""
+        parked = CommandStatus.IN_TROUBLESHOOTING_QUEUE
+        outcome = OutcomeRow(
+            seq, parked, attempts, crashes, None, None, ran=0, error=failure, reason=failure.code
+        )
+        details = {"error": failure, "reason": failure.code}
+        note = AuditRow(seq, AuditEventType.MOVED_TO_TSQ, details)
+        columns = yield Statement(self._sql.columns_of, (integers([seq]),))
+        known = Known({}, {seq}, {seq: batch_id for seq, _, batch_id, _ in columns})
+        yield from self._settler.write(domain, None, Writes(outcomes=[outcome], audits=[note]), known)
+        yield Boundary()
+        logger.error("command %d of %s is parked: %s", seq, domain, failure.message)
 
     def _most_at_once(self, domain: str, wanted: int, limit: SuspectLimit | None) -> int:
         """How many to claim from a domain: while rescued commands wait there, no more than the worker

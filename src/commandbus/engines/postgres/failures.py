@@ -74,6 +74,11 @@ def sqlstate_of(error: BaseException) -> str:
     return getattr(error, "sqlstate", None) or ""
 
 
+def is_about_a_value(error: CommandBusError) -> bool:
+    """Whether the server refuses a value: it is out of range, of a wrong form or too large."""
+    return sqlstate_of(error.__cause__ or error).startswith(("22", "54"))
+
+
 def translate(error: Exception) -> CommandBusError:
     """An error of a driver as one of ours."""
     state, text = sqlstate_of(error), _text(error)

@@ -8,15 +8,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from commandbus.domain.audit import AuditEventType
 from commandbus.domain.failure import Failure, FailureKind
-from commandbus.domain.lifecycle import CommandStatus
 from commandbus.domain.moment import SECOND
 from commandbus.engines.postgres.arrays import integers, texts
 from commandbus.engines.postgres.claim_query import may_hide_fresh_work, suspect_values
 from commandbus.engines.postgres.claiming import Claimer
 from commandbus.engines.postgres.context import Context
-from commandbus.engines.postgres.failures import sqlstate_of
+from commandbus.engines.postgres.failures import is_about_a_value
 from commandbus.engines.postgres.limits import Limits
 from commandbus.engines.postgres.listener import Other
 from commandbus.engines.postgres.pgmq.base import Messages, Place
@@ -24,19 +22,18 @@ from commandbus.engines.postgres.pgmq.envelope import Envelope, Refusal, read_en
 from commandbus.engines.postgres.pgmq.queues import MESSAGES, Queue
 from commandbus.engines.postgres.pgmq.rounds import Rounds
 from commandbus.engines.postgres.pgmq.settling import MESSAGE_GONE, with_places
-from commandbus.engines.postgres.settle_query import UNPROVED, Known
+from commandbus.engines.postgres.settle_query import UNPROVED
 from commandbus.engines.postgres.settling import Settler
 from commandbus.engines.postgres.statements import Autocommit, Boundary
 from commandbus.engines.postgres.templates import Values
 from commandbus.errors import CommandBusError, SchemaOutdated
-from commandbus.store.op import Op, Row, Rows, Statement, scalar
+from commandbus.store.op import Op, Row, Rows, scalar
+from commandbus.store.reading import UNREADABLE
 from commandbus.store.records import CLAIMED, Claimed, ClaimRequest
-from commandbus.store.settling import AuditRow, OutcomeRow, Writes
 from commandbus.store.suspects import NONE, SuspectLimit
 
 logger = logging.getLogger("commandbus.pgmq")
 
-UNREADABLE = "UNREADABLE"
 ATTEMPTS_MAX = 32_767
 _LAST = 2**63 - 1
 _REMOVED = (
@@ -103,7 +100,7 @@ class PgmqClaimer(Claimer):
             yield from self._messages.take_over(request.domains)
             yield Boundary()
         except CommandBusError as error:
-            if not _is_about_a_value(error):
+            if not is_about_a_value(error):
                 raise
             logger.warning("messages are sent without payload, which other readers miss: %s", error)
             yield from self._messages.take_over(request.domains, with_payload=False)
@@ -180,7 +177,7 @@ class PgmqClaimer(Claimer):
                 self._messages.queues.forget()  # one of them was dropped; the next claim looks again
                 raise
             except CommandBusError as error:
-                if not _is_about_a_value(error):
+                if not is_about_a_value(error):
                     raise
                 yield from self._claim_one_by_one(domain, request, queues, claimed)
                 return
@@ -241,7 +238,7 @@ class PgmqClaimer(Claimer):
             try:
                 found = yield self._claim_of(domain, request, claimed, queues, firsts, lasts)
             except CommandBusError as error:
-                if not _is_about_a_value(error):
+                if not is_about_a_value(error):
                     raise
                 message = Message(Place(queue_id, msg_id), 0, read_count - 1)
                 yield from self._set_aside(domain, queues, message, seq, error)
@@ -263,24 +260,10 @@ class PgmqClaimer(Claimer):
             else:
                 words = f"Its message cannot be claimed: {error}"
                 failure = Failure(FailureKind.PERMANENT, UNREADABLE, words)
-                yield from self._park(domain, seq, message.read_count + 1, failure)
+                attempts = min(max(message.read_count + 1, 0), ATTEMPTS_MAX)
+                yield from self._park(domain, seq, attempts, failure)
         except CommandBusError as refusal:  # by another worker meanwhile, or with the next claim
             logger.warning("message %d is not set aside yet: %s", message.place.msg_id, refusal)
-
-    def _park(self, domain: str, seq: int, attempts: int, failure: Failure) -> Op[None]:
-        """A command of the bus itself is for an operator, who can look at it and retry it."""
-        parked = CommandStatus.IN_TROUBLESHOOTING_QUEUE
-        attempts = min(max(attempts, 0), ATTEMPTS_MAX)
-        outcome = OutcomeRow(
-            seq, parked, attempts, 0, None, None, ran=0, error=failure, reason=failure.code
-        )
-        details = {"error": failure, "reason": failure.code}
-        note = AuditRow(seq, AuditEventType.MOVED_TO_TSQ, details)
-        columns = yield Statement(self._sql.columns_of, (integers([seq]),))
-        known = Known({}, {seq}, {seq: batch_id for seq, _, batch_id, _ in columns})
-        yield from self._settler.write(domain, None, Writes(outcomes=[outcome], audits=[note]), known)
-        yield Boundary()
-        logger.error("command %d of %s is parked: %s", seq, domain, failure.message)
 
     def _receive_read(
         self,
@@ -348,7 +331,7 @@ class PgmqClaimer(Claimer):
         try:
             found = yield Autocommit(query.sql, query.params(_admitted(envelopes) | lease))
         except CommandBusError as error:
-            if not _is_about_a_value(error):
+            if not is_about_a_value(error):
                 raise
             if len(envelopes) == 1:
                 refused += [(one, f"{UNREADABLE}: {error}") for one, _ in envelopes.values()]
@@ -460,11 +443,6 @@ def _admitted(envelopes: Envelopes) -> Values:
         tags=[e.tags for e in read],
         headers=[e.headers for e in read],
     )
-
-
-def _is_about_a_value(error: CommandBusError) -> bool:
-    """Whether the server refuses a value: it is out of range, of a wrong form or too large."""
-    return sqlstate_of(error.__cause__ or error).startswith(("22", "54"))
 
 
 def _taken(envelope: Envelope) -> str:

@@ -71,6 +71,15 @@ known as (
 select commandbus.wake(domain, due_in, $3::text || case when $5::boolean then '*' else '' end)
 from item where $4::boolean order by domain
 
+-- name: first_waiting
+-- What a claim that the server cannot carry out may have met.
+select priority, seq from commandbus.queue where domain = $1::text order by priority, seq limit $2::bigint
+
+-- name: take_place
+-- A row that cannot be claimed leaves the queue, with its command parked.
+delete from commandbus.queue where domain = $1::text and priority = $2::integer and seq = $3::bigint
+returning attempts, crashes
+
 -- name: aged
 -- Whose turn has come by waiting: $2 microseconds count as one step of priority. Of each less urgent
 -- priority, up to which sequence its first rows come before the first row of the most urgent one.
