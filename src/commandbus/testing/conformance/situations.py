@@ -26,7 +26,7 @@ class SituationsSuite:
 
 
 def render() -> str:
-    """The table as the guide shows it, in the order of the codes: a reader has one, and looks for it."""
+    """The table as the guide shows it, in the order of the codes, by which readers look for it."""
     rows = [
         f"| {', '.join(f'`{code}`' for code in one.codes)} | {one.title} | {one.cure} |"
         for one in sorted(TABLE, key=lambda one: one.codes)
