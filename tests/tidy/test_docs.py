@@ -250,6 +250,17 @@ def test_the_guide_has_every_situation_of_why() -> None:
     assert render() in (ROOT / "docs" / "guide" / "why.md").read_text(encoding="utf-8")
 
 
+def test_the_guide_has_a_meaning_and_a_cure_for_every_code_of_why() -> None:
+    page = (ROOT / "docs" / "guide" / "why.md").read_text(encoding="utf-8")
+    source = (ROOT / "src" / "commandbus" / "operations" / "insight.py").read_text(encoding="utf-8")
+    made = set(re.findall(r"[A-Z_]{4,}", " ".join(re.findall(r"Reason\(([^,]+),", source))))
+    codes = page.partition("\n## Codes\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \|$", codes, re.MULTILINE)
+    assert {"HELD", "QUIET", "STOPPING", "NO_ROUTER"} <= made
+    assert set(rows) == made
+    assert rows == sorted(rows)
+
+
 def test_the_glossary_is_short_and_in_order() -> None:
     rows = re.findall(r"^\| ([^|]+?) \| ", GLOSSARY.read_text(encoding="utf-8"), re.MULTILINE)
     heading, *terms = rows

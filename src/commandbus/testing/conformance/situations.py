@@ -26,9 +26,9 @@ class SituationsSuite:
 
 
 def render() -> str:
-    """The table as the guide shows it."""
+    """The table as the guide shows it, in the order of the codes, by which readers look for it."""
     rows = [
-        f"| {one.title} | {', '.join(f'`{code}`' for code in one.codes)} | {one.cure} |"
-        for one in TABLE
+        f"| {', '.join(f'`{code}`' for code in one.codes)} | {one.title} | {one.cure} |"
+        for one in sorted(TABLE, key=lambda one: one.codes)
     ]
-    return "\n".join(("| situation | codes | what to do |", "|---|---|---|", *rows))
+    return "\n".join(("| codes | situation | what to do |", "|---|---|---|", *rows))
