@@ -161,6 +161,8 @@ class Terms:
     own message numbers, which sends that run at once get in another order."""
     one_writer: bool = False
     """Whether a worker that is frozen within a transaction keeps all others from writing."""
+    recorders: bool = True
+    """Whether workers have flight recorders; most seeded bugs are shown without."""
 
 
 class Case:

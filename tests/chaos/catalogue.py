@@ -5,9 +5,11 @@ from tests.chaos.seeded import (
     BUGS,
     KINDS,
     NEED_FREEZES,
+    NO_RECORDER,
     PLANS,
     PROMISES,
     READERS,
+    has_recorders,
     place_of,
     switch_on,
 )
@@ -16,6 +18,7 @@ __all__ = [
     "BUGS",
     "KINDS",
     "NEED_FREEZES",
+    "NO_RECORDER",
     "PLANS",
     "PROMISES",
     "READERS",
@@ -23,6 +26,7 @@ __all__ = [
     "bugs_of_conduct",
     "bugs_of_recorders",
     "bugs_of_shortage",
+    "has_recorders",
     "place_of",
     "switch_on",
 ]

@@ -163,7 +163,7 @@ def _stops(final: Final) -> int:
 def crashes_are_of_what_ran(case: Case) -> Iterator[Violation]:
     """P23: where a recorder says what ran, a death counts a crash for no more commands than ran, also
     when the leases of a killed worker end before the recorder is acted on."""
-    if case.terms is None:
+    if case.terms is None or not case.terms.recorders:
         return
     killed = {f["victim"]: f["at"] for f in case.faults if f["fault"] == "kill worker"}
     counted: dict[str, list[Final]] = defaultdict(list)
@@ -184,7 +184,7 @@ def crashes_are_of_what_ran(case: Case) -> Iterator[Violation]:
 def recorders_are_read(case: Case) -> Iterator[Violation]:
     """P23: of several deaths, not all wait for their leases although recorders are there. The short
     stays of every test run share the machine with other tests, and leave that out."""
-    if case.terms is not None and case.terms.redelivery > SHARED_MAX:
+    if case.terms is not None and (case.terms.redelivery > SHARED_MAX or not case.terms.recorders):
         return
     victims = {fault["victim"] for fault in case.faults if fault["fault"] == "kill worker"}
     by_lease: dict[str, Final] = {}

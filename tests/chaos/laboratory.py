@@ -15,7 +15,7 @@ from commandbus import Misfire, Schedule, SendRequest
 from commandbus.errors import StoreUnavailable
 from commandbus.sync import SyncCommandBus
 from tests.chaos.case import Case, Final, Terms, load
-from tests.chaos.catalogue import READERS, switch_on
+from tests.chaos.catalogue import READERS, has_recorders, switch_on
 from tests.chaos.kinds import DOMAINS, LIMIT, LIMITED, TICK
 from tests.chaos.places import Place
 from tests.chaos.tables import Tables, read
@@ -149,7 +149,7 @@ class Laboratory:
             place = plan.place
             terms = Terms(
                 plan.lease, GRACE, plan.concurrency, plan.load, plan.redelivery, place.in_sequence,
-                place.one_writer,
+                place.one_writer, has_recorders(plan.bug),
             )  # fmt: skip
             case = load(plan.folder, read(plan.place.own_url, effects, bus), terms)
         refused = sum(len(event["members"]) for event in case.events if event["event"] == "refused")

@@ -24,16 +24,24 @@ NEED_FREEZES: set[str] = set()
 """Those that only a worker shows which sleeps through its lease, again and again."""
 OF_RECORDERS: set[str] = set()
 """Those of flight recorders. The others are shown without: what they break is the end of leases."""
+NO_RECORDER = "no bug, and no recorder"
+"""As a bug: the control of those that are shown without flight recorders."""
 chance = random.Random()
 replace = msgspec.structs.replace
+
+
+def has_recorders(name: str | None) -> bool:
+    """Whether workers with this bug have flight recorders, or those without any."""
+    return name is None or name in OF_RECORDERS
 
 
 def switch_on(name: str) -> None:
     # Processes that were forked from one would all take the same chances.
     chance.seed()
-    if name not in OF_RECORDERS:
+    if not has_recorders(name):
         os.environ["COMMANDBUS_RECORDER"] = "off"
-    BUGS[name]()
+    if name != NO_RECORDER:
+        BUGS[name]()
 
 
 def place_of(name: str) -> str:

@@ -1,5 +1,7 @@
 """The checker is checked: a good history passes, and each kind of broken promise is found."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.chaos.bad_histories import (
@@ -7,8 +9,10 @@ from tests.chaos.bad_histories import (
     Bad,
     a_claim_overtakes_what_waits,
     a_redelivery_comes_late_though_others_are_taken,
+    all_deaths_are_noticed_by_the_end_of_a_lease,
     change,
     move,
+    the_end_of_a_lease_counts_a_crash_for_all_that_a_killed_worker_held,
 )
 from tests.chaos.case import Trace
 from tests.chaos.checker import check
@@ -79,6 +83,21 @@ def test_a_claim_that_a_crashed_server_forgot_makes_no_worker_stale() -> None:
     )
     assert "P6" in before
     assert check(it.case()) == []
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        all_deaths_are_noticed_by_the_end_of_a_lease,
+        the_end_of_a_lease_counts_a_crash_for_all_that_a_killed_worker_held,
+    ],
+)
+def test_without_recorders_deaths_are_noticed_by_the_end_of_a_lease(spoil: Bad) -> None:
+    it = Good()
+    spoil(it)
+    assert "P23" in {violation.promise for violation in check(it.case())}
+    it.terms = replace(it.terms, recorders=False)
+    assert "P23" not in {violation.promise for violation in check(it.case())}
 
 
 def test_what_a_dying_worker_was_claiming_does_not_wait() -> None:
