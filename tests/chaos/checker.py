@@ -13,7 +13,7 @@ from math import inf
 
 from tests.chaos import conduct
 from tests.chaos.case import Case, Event, Final, Trace, Violation
-from tests.chaos.kinds import BATCH_DONE, GROUPED, KILLERS, LIMITED, POISON, TICK
+from tests.chaos.kinds import BATCH_DONE, GATED, KILLERS, POISON, TICK
 from tests.chaos.replay import the_audit_tells_the_state, trail_of
 from tests.chaos.timeliness import (
     NOT_BEGUN,
@@ -395,8 +395,8 @@ def _waiting_spans(case: Case, domain: str) -> Iterator[tuple[float, float, tupl
         final, claims = case.final(command_id), case.claims[command_id]
         if sent["domain"] != domain or sent["delay"] or not answered or final is None or not claims:
             continue
-        if sent["type"] in (GROUPED, LIMITED):
-            continue  # it also waits for others of its group, or for a permit
+        if sent["type"] in GATED:
+            continue  # it also waits for others of its group, for a permit or a token
         first = claims[0]
         # An earlier claim may have died unwritten, or been given back: then nothing is sure.
         if first.facts["attempt"] != 1 or any(t.kind == "RELEASED" for t in final.trail):
