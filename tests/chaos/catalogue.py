@@ -1,8 +1,16 @@
 """All seeded bugs: importing this registers them."""
 
-from tests.chaos import bugs, bugs_of_conduct, bugs_of_recorders, bugs_of_shortage
+from tests.chaos import (
+    bugs,
+    bugs_of_conduct,
+    bugs_of_operators,
+    bugs_of_outages,
+    bugs_of_recorders,
+    bugs_of_shortage,
+)
 from tests.chaos.seeded import (
     BUGS,
+    EXPERIMENTS,
     KINDS,
     NEED_FREEZES,
     NO_RECORDER,
@@ -16,6 +24,7 @@ from tests.chaos.seeded import (
 
 __all__ = [
     "BUGS",
+    "EXPERIMENTS",
     "KINDS",
     "NEED_FREEZES",
     "NO_RECORDER",
@@ -24,6 +33,8 @@ __all__ = [
     "READERS",
     "bugs",
     "bugs_of_conduct",
+    "bugs_of_operators",
+    "bugs_of_outages",
     "bugs_of_recorders",
     "bugs_of_shortage",
     "has_recorders",

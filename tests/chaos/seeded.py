@@ -18,6 +18,8 @@ KINDS: dict[str, dict[str, float]] = {}
 """Kinds of commands that some need to show."""
 PLANS: dict[str, dict[str, Any]] = {}
 """What the stays of some need beyond that: a backlog, or one kind of fault."""
+EXPERIMENTS: dict[str, str] = {}
+"""Experiments that show those that no stay shows, by the names that `hunt.SMALL` has for them."""
 READERS: set[str] = set()
 """Those of reads, which the laboratory itself has to have."""
 NEED_FREEZES: set[str] = set()
@@ -58,6 +60,7 @@ def bug(
     recorder: bool = False,
     kinds: dict[str, float] | None = None,
     plan: dict[str, Any] | None = None,
+    experiment: str | None = None,
 ) -> Callable[[Callable[[], None]], Callable[[], None]]:
     def add(function: Callable[[], None]) -> Callable[[], None]:
         name = function.__name__
@@ -68,6 +71,8 @@ def bug(
             KINDS[name] = kinds
         if plan:
             PLANS[name] = plan
+        if experiment:
+            EXPERIMENTS[name] = experiment
         if reader:
             READERS.add(name)
         if recorder:
