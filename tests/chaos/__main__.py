@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.chaos.catalogue import BUGS
 from tests.chaos.experiments import SECONDS, Size, run_all
-from tests.chaos.hunt import NO_BUG, Catch, hunt, hunt_all
+from tests.chaos.hunt import Catch, controls, hunt_all
 from tests.chaos.reliability import Book, Run, Total, document
 from tests.chaos.stay import stay_at
 from tests.support.revision import revision
@@ -89,8 +89,9 @@ def session(options: argparse.Namespace) -> bool:
 
 def hunt_named(names: list[str], seed: int) -> list[Catch]:
     catches: list[Catch] = []
-    if names and (control := hunt(NO_BUG, seed)).found:
-        raise SystemExit(f"without any bug the checker objects: {control.witness}")
+    for control in controls(names, seed):
+        if control.found:
+            raise SystemExit(f"{control.bug}, and the checker objects: {control.witness}")
     for catch in hunt_all(names, seed):
         catches.append(catch)
         print(catch, flush=True)

@@ -14,14 +14,17 @@ from tests.chaos.good_history import (
     claimed,
     fault,
     handled,
+    sent,
     settled,
 )
 from tests.chaos.kinds import (
+    PACED,
     follow_up_of,
 )
 
 Bad = Callable[[Good], None]
 BAD: dict[str, tuple[str, Bad]] = {}
+ASKED = ("cancel_invoked", "stop_requested")
 
 
 def bad(promise: str) -> Callable[[Bad], Bad]:
@@ -384,6 +387,31 @@ def a_stop_forgets_a_command(it: Good) -> None:
 @bad("P21")
 def a_read_lies(it: Good) -> None:
     it.lies.append("stats of d tell 3 COMPLETED, the tables have 4")
+
+
+@bad("P10")
+def a_rate_is_exceeded(it: Good) -> None:
+    paced(it, 9)
+
+
+def paced(it: Good, count: int) -> None:
+    """So many commands that have a rate are sent and claimed within a tenth of a second."""
+    for number in range(count):
+        name, at = f"paced {number}", T + 120
+        it.events.append(sent(name, at, kind=PACED))
+        it.events.append(claimed(at + 0.1, 10, 600 + number, name, **{name: 600 + number}))
+
+
+@bad("P30")
+def a_request_to_stop_is_not_heard(it: Good) -> None:
+    asked_to_stop(it, T + 76)
+
+
+def asked_to_stop(it: Good, until: float) -> None:
+    """An operator asks i to stop while it runs, and it runs until then."""
+    it.events += [{"event": kind, "at": T + 73, "pid": 3, "id": "i"} for kind in ASKED]
+    move(it, "i", "handled", T + 72.9)
+    move(it, "i", "finished", until)
 
 
 @bad("P30")

@@ -2,7 +2,7 @@
 
 Each breaks one rule of the real code, as a careless change might, in a process that was started with
 its name; nothing here can be imported where the bus is used. `hunt` runs them one after another.
-`bugs_of_conduct` and `bugs_of_shortage` have more, and `catalogue` all of them.
+The modules `bugs_of_…` have more, and `catalogue` all of them.
 """
 
 from __future__ import annotations

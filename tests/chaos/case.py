@@ -161,6 +161,8 @@ class Terms:
     own message numbers, which sends that run at once get in another order."""
     one_writer: bool = False
     """Whether a worker that is frozen within a transaction keeps all others from writing."""
+    recorders: bool = True
+    """Whether workers have flight recorders; most seeded bugs are shown without."""
 
 
 class Case:
@@ -196,6 +198,8 @@ class Case:
         self.cancels_invoked: set[str] = set()
         self.canceled: dict[str, float] = {}
         """When an operator learned that a command is canceled."""
+        self.asked_to_stop: dict[str, float] = {}
+        """When an operator learned that a running command was asked to end."""
         self.pauses: list[tuple[str, float, float]] = []
         """A domain, since when it was surely paused, and until when."""
         self._paused: dict[str, float] = {}
@@ -232,6 +236,8 @@ class Case:
             self.cancels_invoked.add(event["id"])
         elif kind == "canceled":
             self.canceled.setdefault(event["id"], event["at"])
+        elif kind == "stop_requested":
+            self.asked_to_stop.setdefault(event["id"], event["at"])
         elif kind == "paused":
             self._paused[event["domain"]] = event["at"]
         elif kind == "resume_invoked":

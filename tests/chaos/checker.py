@@ -13,7 +13,7 @@ from math import inf
 
 from tests.chaos import conduct
 from tests.chaos.case import Case, Event, Final, Trace, Violation
-from tests.chaos.kinds import BATCH_DONE, GROUPED, KILLERS, LIMITED, POISON, TICK
+from tests.chaos.kinds import BATCH_DONE, GATED, KILLERS, POISON, TICK
 from tests.chaos.replay import the_audit_tells_the_state, trail_of
 from tests.chaos.timeliness import (
     NOT_BEGUN,
@@ -163,7 +163,7 @@ def _stops(final: Final) -> int:
 def crashes_are_of_what_ran(case: Case) -> Iterator[Violation]:
     """P23: where a recorder says what ran, a death counts a crash for no more commands than ran, also
     when the leases of a killed worker end before the recorder is acted on."""
-    if case.terms is None:
+    if case.terms is None or not case.terms.recorders:
         return
     killed = {f["victim"]: f["at"] for f in case.faults if f["fault"] == "kill worker"}
     counted: dict[str, list[Final]] = defaultdict(list)
@@ -184,7 +184,7 @@ def crashes_are_of_what_ran(case: Case) -> Iterator[Violation]:
 def recorders_are_read(case: Case) -> Iterator[Violation]:
     """P23: of several deaths, not all wait for their leases although recorders are there. The short
     stays of every test run share the machine with other tests, and leave that out."""
-    if case.terms is not None and case.terms.redelivery > SHARED_MAX:
+    if case.terms is not None and (case.terms.redelivery > SHARED_MAX or not case.terms.recorders):
         return
     victims = {fault["victim"] for fault in case.faults if fault["fault"] == "kill worker"}
     by_lease: dict[str, Final] = {}
@@ -395,8 +395,8 @@ def _waiting_spans(case: Case, domain: str) -> Iterator[tuple[float, float, tupl
         final, claims = case.final(command_id), case.claims[command_id]
         if sent["domain"] != domain or sent["delay"] or not answered or final is None or not claims:
             continue
-        if sent["type"] in (GROUPED, LIMITED):
-            continue  # it also waits for others of its group, or for a permit
+        if sent["type"] in GATED:
+            continue  # it also waits for others of its group, for a permit or a token
         first = claims[0]
         # An earlier claim may have died unwritten, or been given back: then nothing is sure.
         if first.facts["attempt"] != 1 or any(t.kind == "RELEASED" for t in final.trail):

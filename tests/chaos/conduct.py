@@ -8,11 +8,14 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from tests.chaos.case import Case, Final, Violation
-from tests.chaos.kinds import ASKING, LIMIT, LIMITED
+from tests.chaos.kinds import ASKING, BURST, LIMIT, LIMITED, PACED, RATE
+from tests.chaos.timeliness import Fleet
 from tests.chaos.wholes import CLOCK_SLACK
 
 REPLIED = {"COMPLETED", "FAILED", "CANCELED"}
 """A parked command has not ended, and replies nothing yet."""
+HEARD_SECONDS = 1.0
+"""A request to cancel has reached the handler within so many seconds, and those of `Terms.load`."""
 
 
 def groups_run_in_order(case: Case) -> Iterator[Violation]:
@@ -58,6 +61,28 @@ def limits_hold(case: Case) -> Iterator[Violation]:
             if len(running) > LIMIT:
                 what = f"{len(running)} limited commands of {domain} ran at once, {LIMIT} may"
                 yield Violation("P10", what, (f"at {at:.6f}", *sorted(running)))
+                break
+
+
+def rates_hold(case: Case) -> Iterator[Violation]:
+    """No more PACED commands of a domain are claimed in a time than its limit lets pass meanwhile. A
+    claim may come long after the token was taken, so all that were claimed are counted, and each once,
+    from the first send, when the bucket is full."""
+    firsts: dict[str, list[float]] = defaultdict(list)
+    since: dict[str, float] = {}
+    for command_id, sent in case.invoked.items():
+        if sent["type"] != PACED:
+            continue
+        domain = sent["domain"]
+        since[domain] = min(sent["at"], since.get(domain, sent["at"]))
+        if claims := case.claims[command_id]:
+            firsts[domain].append(min(claim.at for claim in claims))
+    for domain, moments in firsts.items():
+        for count, at in enumerate(sorted(moments), 1):
+            most = BURST + RATE * (at + CLOCK_SLACK - since[domain])
+            if count > most:
+                what = f"{count} paced commands of {domain} were claimed where {most:.1f} may be"
+                yield Violation("P10", what, (f"from {since[domain]:.6f} to {at:.6f}",))
                 break
 
 
@@ -122,11 +147,34 @@ def operators_are_obeyed(case: Case) -> Iterator[Violation]:
                     yield Violation("P30", what, lines)
 
 
+def requests_to_stop_are_heard(case: Case) -> Iterator[Violation]:
+    """P30: a command that was asked to stop while it ran ends soon, and does not begin again. Its
+    handlers give way at once, so one that goes on was not asked. Requests that a fault fell into, of
+    the store or of the worker, are left out, and what an operator lets be tried again."""
+    if case.terms is None:
+        return
+    fleet, patience = Fleet(case, case.terms, "pause"), HEARD_SECONDS + case.terms.load
+    for command_id, at in case.asked_to_stop.items():
+        if case.retried(command_id):
+            continue
+        for run in (*case.runs[command_id], *case.finished[command_id]):
+            late = run["at"] - at
+            harmed = fleet.was_harmed(run["pid"], 0.0, run["at"])
+            if late <= patience or harmed or fleet.store_was_away(at, run["at"]):
+                continue
+            what = f"a command ran {late:.1f} s after it was asked to stop"
+            lines = (f"asked {at:.6f}", *case.story(command_id, "handled", "claimed", "settled"))
+            yield Violation("P30", what, lines)
+            break
+
+
 CHECKS = (
     groups_run_in_order,
     limits_hold,
+    rates_hold,
     each_end_replies_once,
     recorded_steps_are_not_repeated,
     occurrences_are_sent_once,
     operators_are_obeyed,
+    requests_to_stop_are_heard,
 )

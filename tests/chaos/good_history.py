@@ -85,6 +85,7 @@ class Good:
 
     def __init__(self) -> None:
         self.events, self.finals = good()
+        self.terms = Terms(lease=1.0, grace=0.5, concurrency=8)
         self.batches: dict[str, Batch] = {}
         self.effects: list[tuple[str, int]] = []
         self.held_keys: list[str] = []
@@ -108,7 +109,7 @@ class Good:
             tuple(self.occurrences),
             tuple(self.lies),
         )
-        return Case(self.events, store, Terms(lease=1.0, grace=0.5, concurrency=8))
+        return Case(self.events, store, self.terms)
 
     def _add(self, name: str, number: int, kind: str, *, answer: str | None = "send_ok") -> None:
         """A command that is sent, and completed at once."""

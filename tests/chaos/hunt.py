@@ -1,22 +1,40 @@
-"""The checker's own test: every seeded bug must be caught, within a few short stays."""
+"""The checker's own test: every seeded bug must be caught, within a few short stays, or by the
+experiment that judges what it breaks, in small."""
 
 from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.catalogue import KINDS, NEED_FREEZES, PLANS, PROMISES, place_of
+from tests.chaos.case import Violation
+from tests.chaos.catalogue import (
+    EXPERIMENTS,
+    KINDS,
+    NEED_FREEZES,
+    NO_RECORDER,
+    PLANS,
+    PROMISES,
+    READERS,
+    place_of,
+    switch_on,
+)
 from tests.chaos.checker import check
 from tests.chaos.laboratory import Laboratory, Plan
+from tests.chaos.outage import long_outage
 from tests.chaos.places import place_named
-from tests.chaos.trial import SHARED_SECONDS, lanes
+from tests.chaos.punctual import punctual
+from tests.chaos.saga_restarts import sagas_under_restarts
+from tests.chaos.storm import start_together
+from tests.chaos.trial import SHARED_SECONDS, Trial, lanes
 
 STAYS_MAX = 8
+TRIALS_MAX = 2
+"""Experiments take longer than stays."""
 PATIENCE = 10.0
 """How long a stay waits for commands that a bug may keep from ending."""
 TYPES: dict[str, float] = {
@@ -45,6 +63,15 @@ SHARED: dict[str, Any] = {"redelivery": SHARED_SECONDS}
 MIX = {"one": 50.0, "bulk": 15.0, "batch": 10.0, "key": 40.0}
 
 
+SMALL: dict[str, Callable[..., Trial]] = {
+    "outage": partial(long_outage, "postgres", away=8.0, patience=15.0),
+    "punctual": partial(punctual, "sqlite", backlog=0, bound=1.0),
+    "routers": partial(sagas_under_restarts, count=20, outages=2),
+    "together": partial(start_together, processes=6, connections=10),
+}
+"""Experiments that are no stays, as small as they can be."""
+
+
 @dataclass
 class Catch:
     bug: str
@@ -52,7 +79,7 @@ class Catch:
     promise: str
     """What it must break: a bug that only makes workers fail is not caught by its own mistake."""
     stays: int
-    """How many it took; the last one caught it, unless it was not caught."""
+    """How many it took, or how many trials; the last one caught it, unless it was not caught."""
     found: Counter[str]
     witness: str = ""
 
@@ -67,7 +94,16 @@ class Catch:
 
 
 NO_BUG = "no bug at all"
-"""The control: with it nothing may be caught, or the others prove nothing."""
+CONTROLS = (NO_BUG, NO_RECORDER)
+"""With these nothing may be caught, or the others prove nothing."""
+
+
+def controls(bugs: Sequence[str], seed: int) -> Iterator[Catch]:
+    """What these bugs are hunted with, without them."""
+    if bugs and not set(bugs) <= EXPERIMENTS.keys():
+        yield from (hunt(name, seed) for name in CONTROLS)
+    for experiment in sorted({EXPERIMENTS[bug] for bug in bugs if bug in EXPERIMENTS}):
+        yield _hunt(NO_BUG, seed, 1, partial(_trial, experiment))
 
 
 def hunt_all(bugs: Sequence[str], seed: int, at_once: int = 3) -> Iterator[Catch]:
@@ -77,30 +113,47 @@ def hunt_all(bugs: Sequence[str], seed: int, at_once: int = 3) -> Iterator[Catch
 
 
 def hunt(bug: str, seed: int, seconds: float = 4.0) -> Catch:
-    """Run the laboratory with a bug until the checker objects."""
+    """Run the laboratory, or an experiment, with a bug until something objects."""
+    if bug in EXPERIMENTS:
+        return _hunt(bug, seed, TRIALS_MAX, partial(_trial, EXPERIMENTS[bug]))
+    most = STAYS_MAX if bug not in CONTROLS else 1
+    return _hunt(bug, seed, most, partial(_stay, seconds=seconds))
+
+
+def _hunt(bug: str, seed: int, most: int, tried: Callable[[str, int], list[Violation]]) -> Catch:
     catch = Catch(bug, seed, PROMISES.get(bug, ""), 0, Counter())
-    types = {"types": KINDS[bug]} if bug in KINDS else {}
-    stays_max = STAYS_MAX if bug != NO_BUG else 1
-    while catch.stays < stays_max and not catch.caught:
+    while catch.stays < most and not catch.caught:
         catch.stays += 1
-        with tempfile.TemporaryDirectory() as folder, place_named(place_of(bug), Path(folder)) as place:
-            place.certain = None  # an outage would be most of so short a stay
-            plan = Plan(
-                place,
-                Path(folder),
-                seed=seed * 100 + catch.stays,
-                seconds=seconds,
-                pause=0.03,
-                drain_seconds=PATIENCE if bug != NO_BUG else 60.0,
-                bug=None if bug == NO_BUG else bug,
-                mix=MIX,
-                keys=4,
-                operators=True,
-                **SHARED | (FREEZES if bug in NEED_FREEZES else USUAL) | types | PLANS.get(bug, {}),
-            )
-            findings = Laboratory(plan).run()
-        violations = check(findings.case)
+        violations = tried(bug, seed * 100 + catch.stays)
         catch.found += Counter(violation.promise for violation in violations)
         wanted = [v for v in violations if v.promise == catch.promise] or violations
         catch.witness = str(wanted[0]) if wanted else ""
     return catch
+
+
+def _trial(experiment: str, bug: str, seed: int) -> list[Violation]:
+    if bug in READERS:
+        switch_on(bug)
+    trial = SMALL[experiment](seed=seed, bug=None if bug == NO_BUG else bug)
+    return [Violation(what.partition(":")[0], what, (trial.note,)) for what in trial.broken]
+
+
+def _stay(bug: str, seed: int, seconds: float) -> list[Violation]:
+    types = {"types": KINDS[bug]} if bug in KINDS else {}
+    with tempfile.TemporaryDirectory() as folder, place_named(place_of(bug), Path(folder)) as place:
+        place.certain = None  # an outage would be most of so short a stay
+        plan = Plan(
+            place,
+            Path(folder),
+            seed=seed,
+            seconds=seconds,
+            pause=0.03,
+            drain_seconds=PATIENCE if bug not in CONTROLS else 60.0,
+            bug=None if bug == NO_BUG else bug,
+            mix=MIX,
+            keys=4,
+            operators=True,
+            **SHARED | (FREEZES if bug in NEED_FREEZES else USUAL) | types | PLANS.get(bug, {}),
+        )
+        findings = Laboratory(plan).run()
+    return check(findings.case)

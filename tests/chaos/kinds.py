@@ -29,12 +29,20 @@ FOLLOW_UP = "follow_up"
 """What a transfer sends from its transaction."""
 GROUPED, STEPPED, ASKING, LIMITED, TICK = "grouped", "stepped", "asking", "limited", "tick"
 """One at a time of its group; records a step; wants a reply; few at once; sent by a schedule."""
+PACED = "paced"
+"""Few per second."""
 ANSWERS = "answers"
 """The domain of replies, which nothing works on."""
 LIMIT = 2
 """So many LIMITED commands of a domain may run at once."""
+RATE, BURST = 10.0, 5
+"""So many PACED commands of a domain may begin per second, and so many at once."""
+GATED = (GROUPED, LIMITED, PACED)
+"""What waits at a gate; not sent where a store has none."""
 OPERATED = ("note", "permanent", GROUPED)
 """What operators cancel and retry."""
+LASTING = "slow"
+"""What runs so long that an operator can cancel it meanwhile."""
 KILLERS = ("exit", "segfault")
 """They kill their worker."""
 POISON = (
@@ -52,7 +60,7 @@ POISON = (
 )
 """They hang or confuse it, and are parked after two attempts."""
 TYPES: dict[str, float] = {
-    "note": 640,
+    "note": 630,
     "transfer": 120,
     "flaky": 120,
     "slow": 30,
@@ -62,13 +70,15 @@ TYPES: dict[str, float] = {
     STEPPED: 30,
     ASKING: 30,
     LIMITED: 20,
+    PACED: 10,
     "exit": 1.5,
     "segfault": 1.5,
 } | {name: 0.5 if name == "endless" else 1.5 for name in POISON}
 """Kinds of commands and how often each is sent, of a thousand. Transfers only where handlers can have a
 transaction."""
 NATIVE = (
-    "note", "flaky", "reject", "permanent", BATCH_DONE, FOLLOW_UP, GROUPED, ASKING, LIMITED, TICK,
+    "note", "flaky", "reject", "permanent", BATCH_DONE, FOLLOW_UP, GROUPED, ASKING, LIMITED, PACED,
+    TICK,
 )  # fmt: skip
 """Handled in the way of the runtime; `slow` is not."""
 FOUND = """select current_setting('search_path'), current_user::text, current_setting('TimeZone'),
@@ -81,6 +91,7 @@ TOUCHES = (
     "set app.tenant to 'acme'",
     "create temp table if not exists mess (n integer)",
 )
+LOOK_SECONDS = 0.05
 INSERT = "insert into public.effect (id, fence) values (%s, %s)"
 
 
@@ -90,6 +101,14 @@ def attempts_max_of(command_type: str) -> int:
 
 def follow_up_of(command_id: str) -> str:
     return str(uuid5(NAMESPACE_OID, command_id))
+
+
+def linger(seconds: float, context: Any) -> None:
+    """Sleep, and end when a cancellation is requested meanwhile."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        context.raise_if_canceled()
+        time.sleep(min(left, LOOK_SECONDS))
 
 
 def end(command: Any, context: Any) -> None:
@@ -169,7 +188,7 @@ def registry_for(config: Config, journal: Journal) -> HandlerRegistry:
 
     def handle_sync(command: Any, context: Any) -> None:
         token = began(command, context)
-        time.sleep(command.data["seconds"])
+        linger(command.data["seconds"], context)
         end(command, context)
         journal.write("finished", **token)
 

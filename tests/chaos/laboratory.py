@@ -15,8 +15,8 @@ from commandbus import Misfire, Schedule, SendRequest
 from commandbus.errors import StoreUnavailable
 from commandbus.sync import SyncCommandBus
 from tests.chaos.case import Case, Final, Terms, load
-from tests.chaos.catalogue import READERS, switch_on
-from tests.chaos.kinds import DOMAINS, LIMIT, LIMITED, TICK
+from tests.chaos.catalogue import READERS, has_recorders, switch_on
+from tests.chaos.kinds import BURST, DOMAINS, LIMIT, LIMITED, PACED, RATE, TICK
 from tests.chaos.places import Place
 from tests.chaos.tables import Tables, read
 from tests.os_processes.journal import Journal
@@ -78,6 +78,8 @@ class Plan:
     """Senders pause while more than this waits."""
     operators: bool = False
     """Somebody pauses, resumes, cancels and retries all the while."""
+    hurry: float = 1.0
+    """Mean seconds between two actions of an operator, times two."""
     priorities: tuple[int, ...] = (0, 5, 5, 5, 10)
     load: float = 1.0
     redelivery: float = 1.0
@@ -149,7 +151,7 @@ class Laboratory:
             place = plan.place
             terms = Terms(
                 plan.lease, GRACE, plan.concurrency, plan.load, plan.redelivery, place.in_sequence,
-                place.one_writer,
+                place.one_writer, has_recorders(plan.bug),
             )  # fmt: skip
             case = load(plan.folder, read(plan.place.own_url, effects, bus), terms)
         refused = sum(len(event["members"]) for event in case.events if event["event"] == "refused")
@@ -159,7 +161,7 @@ class Laboratory:
         return Findings(case, faults, refused, seconds, drained_in, self._died, self._resumed)
 
     def _arrange(self, bus: SyncCommandBus) -> None:
-        """A limit, and a schedule; where a store has no limits, commands of groups are not sent."""
+        """Limits, and a schedule; where a store has no limits, commands of groups are not sent."""
         bus.put_schedule(
             Schedule(
                 name=TICK, domain=DOMAINS[0], command_type=TICK, data={"seconds": 0}, every=1,
@@ -169,6 +171,7 @@ class Laboratory:
         if self.plan.place.has_gates:
             for domain in DOMAINS:
                 bus.set_limit(domain, LIMITED, concurrency=LIMIT)
+                bus.set_limit(domain, PACED, rate=RATE, burst=BURST)
 
     def _fill(self, bus: SyncCommandBus) -> None:
         """A backlog, before anything runs."""
@@ -224,6 +227,7 @@ class Laboratory:
             "has_gates": self.plan.place.has_gates,
             "touches_sessions": self.plan.place.touches_sessions,
             "pause": self.plan.pause,
+            "hurry": self.plan.hurry,
         }
         return Child("tests.chaos.process", config | more)
 

@@ -12,7 +12,7 @@ from typing import Any
 from commandbus import CommandBusError, CommandStatus, InvalidOperationError, StoreUnavailable
 from commandbus.records import Cancellation
 from commandbus.sync import SyncCommandBus, SyncTroubleshootingQueue
-from tests.chaos.kinds import DOMAINS, OPERATED
+from tests.chaos.kinds import DOMAINS, LASTING, OPERATED
 from tests.os_processes.child import Config, obey, say
 from tests.os_processes.journal import Journal
 
@@ -28,6 +28,7 @@ class Operator:
         self._bus, self._journal = bus, journal
         self._queue = SyncTroubleshootingQueue(bus)
         self._chance = random.Random(f"{config['seed']}-operator-{os.getpid()}")
+        self._hurry: float = config["hurry"]
         self._stop = threading.Event()
 
     def run(self) -> None:
@@ -42,7 +43,7 @@ class Operator:
             self._retry,
             self._bulk,
         )
-        while not self._stop.wait(self._chance.random()):
+        while not self._stop.wait(self._chance.random() * self._hurry):
             try:
                 self._chance.choice(actions)(self._chance.choice(DOMAINS))
             except StoreUnavailable:
@@ -70,14 +71,14 @@ class Operator:
             else:
                 return
 
-    def _some(self, domain: str, status: CommandStatus) -> Any:
+    def _some(self, domain: str, status: CommandStatus, *more: str) -> Any:
         page = self._bus.query_commands(domain=domain, status=status, limit=50)
-        known = [record for record in page if record.command_type in OPERATED]
+        known = [record for record in page if record.command_type in (*OPERATED, *more)]
         return self._chance.choice(known) if known else None
 
     def _cancel(self, domain: str) -> None:
         status = self._chance.choice((CommandStatus.PENDING, CommandStatus.IN_PROGRESS))
-        if (record := self._some(domain, status)) is None:
+        if (record := self._some(domain, status, LASTING)) is None:
             return
         command_id = str(record.command_id)
         self._journal.write("cancel_invoked", id=command_id)
@@ -90,6 +91,8 @@ class Operator:
             raise
         if answer in (Cancellation.CANCELED, Cancellation.CANCELED_PARKED):
             self._journal.write("canceled", id=command_id)
+        else:
+            self._journal.write("stop_requested", id=command_id)
 
     def _retry(self, domain: str) -> None:
         record = self._some(domain, CommandStatus.IN_TROUBLESHOOTING_QUEUE)

@@ -10,7 +10,6 @@ import zlib
 from commandbus import CommandBus, StoreUnavailable, Worker
 from commandbus.engines.postgres import receipts
 from commandbus.sync import SyncCommandBus, SyncWorker
-from tests.chaos.catalogue import switch_on
 from tests.chaos.kinds import DOMAINS, registry_for
 from tests.chaos.operator import Operator
 from tests.chaos.recording import record
@@ -64,16 +63,14 @@ def work_in_threads(config: Config, journal: Journal) -> None:
 
 
 def prepare(config: Config) -> None:
-    """What is special about this process: a wrong clock, a bug, or receipts for few commands.
-    Everything else, every patience too, is as users have it."""
+    """What is special about this process: a wrong clock, or receipts for few commands. Everything else,
+    every patience too, is as users have it, but for a bug that the nursery has switched on."""
     if skew := config.get("skew"):
         real = time.time
         time.time = lambda: real() + skew
     if zlib.crc32(config["history"].encode()) % 2:
         # Few settles of a short stay have as many outcomes at once as a receipt has elsewhere.
         receipts.MEMBERS_MIN = 2
-    if config.get("bug"):
-        switch_on(config["bug"])
 
 
 def main() -> None:

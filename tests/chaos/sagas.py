@@ -49,6 +49,8 @@ class Plan:
     pause: float = 0.0
     """How long a handler takes."""
     concurrency: int = 8
+    bug: str | None = None
+    """A mistake that every process makes, see bugs.py."""
 
 
 @dataclass
@@ -84,6 +86,7 @@ class Fleet:
             "concurrency": self._plan.concurrency,
             "pause": self._plan.pause,
             "grace": GRACE,
+            "bug": self._plan.bug,
         }
         return Child("tests.chaos.saga_process", config)
 

@@ -26,7 +26,7 @@ from commandbus import (
 )
 from commandbus.engines.sqlite import location
 from commandbus.sync import SyncCommandBus
-from tests.chaos.kinds import ANSWERS, ASKING, BATCH_DONE, DOMAINS, GROUPED, LIMITED, STEPPED, TYPES
+from tests.chaos.kinds import ANSWERS, ASKING, BATCH_DONE, DOMAINS, GATED, GROUPED, STEPPED, TYPES
 from tests.os_processes.child import Config, obey, say
 from tests.os_processes.journal import Journal, read
 
@@ -62,7 +62,7 @@ class Sender:
         self._connection: Any = None
         self._types: dict[str, float] = config.get("types") or TYPES
         unknown = set() if config["transactional"] else {"transfer"}
-        unknown |= set() if config["has_gates"] else {GROUPED, LIMITED}
+        unknown |= set() if config["has_gates"] else set(GATED)
         self._types = {name: n for name, n in self._types.items() if name not in unknown}
         self._turns = itertools.cycle(self._types) if config.get("in_turn") else None
         self._until_look = LOOK_EVERY

@@ -76,10 +76,16 @@ def storm(seed: int, processes: int = 10, commands: int = 3_000) -> Trial:
     return Trial(name, seed, len(sent), Counter({"refused connections": refused}), broken, note)
 
 
-def start_together(seed: int, processes: int = 10, commands: int = 300) -> Trial:
+def start_together(
+    seed: int,
+    processes: int = 10,
+    commands: int = 300,
+    connections: int = FEW_CONNECTIONS,
+    bug: str | None = None,
+) -> Trial:
     """As many workers as a server with few connections can hardly serve, all started at once: whoever
     is connected first must not keep idle what the others need to claim."""
-    settings = {"max_connections": str(FEW_CONNECTIONS)}
+    settings = {"max_connections": str(connections)}
     with (
         PostgresServer.start(settings=settings) as server,
         tempfile.TemporaryDirectory() as folder,
@@ -92,7 +98,7 @@ def start_together(seed: int, processes: int = 10, commands: int = 300) -> Trial
         # Connected before the others, to send and to look.
         _send(bus, 1)
         bus.stats(DOMAIN)
-        config = {"url": url, "effects": str(effects), "workers": WORKERS_FEW}
+        config = {"url": url, "effects": str(effects), "workers": WORKERS_FEW, "bug": bug}
         children: list[Child] = []
         done, stalled = 0, list[str]()
         try:
@@ -113,7 +119,7 @@ def start_together(seed: int, processes: int = 10, commands: int = 300) -> Trial
     broken = stalled
     if not stalled and done < commands:
         broken = [f"P15: {done} of {commands} in {TOGETHER_SECONDS:.0f} s"]
-    name = f"{processes * WORKERS_FEW} workers started together, {FEW_CONNECTIONS} connections"
+    name = f"{processes * WORKERS_FEW} workers started together, {connections} connections"
     return Trial(name, seed, commands, Counter(), broken, f"{done:,} of {commands:,} completed")
 
 

@@ -1,5 +1,7 @@
 """The checker is checked: a good history passes, and each kind of broken promise is found."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.chaos.bad_histories import (
@@ -7,8 +9,12 @@ from tests.chaos.bad_histories import (
     Bad,
     a_claim_overtakes_what_waits,
     a_redelivery_comes_late_though_others_are_taken,
+    all_deaths_are_noticed_by_the_end_of_a_lease,
+    asked_to_stop,
     change,
     move,
+    paced,
+    the_end_of_a_lease_counts_a_crash_for_all_that_a_killed_worker_held,
 )
 from tests.chaos.case import Trace
 from tests.chaos.checker import check
@@ -79,6 +85,40 @@ def test_a_claim_that_a_crashed_server_forgot_makes_no_worker_stale() -> None:
     )
     assert "P6" in before
     assert check(it.case()) == []
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        all_deaths_are_noticed_by_the_end_of_a_lease,
+        the_end_of_a_lease_counts_a_crash_for_all_that_a_killed_worker_held,
+    ],
+)
+def test_without_recorders_deaths_are_noticed_by_the_end_of_a_lease(spoil: Bad) -> None:
+    it = Good()
+    spoil(it)
+    assert "P23" in {violation.promise for violation in check(it.case())}
+    it.terms = replace(it.terms, recorders=False)
+    assert "P23" not in {violation.promise for violation in check(it.case())}
+
+
+def test_a_burst_within_its_rate_breaks_nothing() -> None:
+    it = Good()
+    paced(it, 5)
+    assert "P10" not in {violation.promise for violation in check(it.case())}
+
+
+def test_a_handler_that_gives_way_soon_has_heard_the_request() -> None:
+    it = Good()
+    asked_to_stop(it, T + 73.5)
+    assert "P30" not in {violation.promise for violation in check(it.case())}
+
+
+def test_a_request_to_stop_whose_worker_was_harmed_is_not_judged() -> None:
+    it = Good()
+    asked_to_stop(it, T + 76)
+    it.events.append(fault("freeze worker", T + 74, 10))
+    assert "P30" not in {violation.promise for violation in check(it.case())}
 
 
 def test_what_a_dying_worker_was_claiming_does_not_wait() -> None:

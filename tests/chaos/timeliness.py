@@ -65,7 +65,8 @@ class Redelivery:
 class Fleet:
     """What the workers could have done: claims in order, and slots that were free."""
 
-    def __init__(self, case: Case, terms: Terms) -> None:
+    def __init__(self, case: Case, terms: Terms, *harmless: str) -> None:
+        """`harmless` are faults that are none for what is judged."""
         self._terms = terms
         self._calls = sorted(case.claim_calls, key=lambda call: float(call["began"]))
         self._starts = [call["began"] for call in self._calls]
@@ -76,7 +77,7 @@ class Fleet:
         self._store_faults = [
             (fault["at"], fault["at"] + LASTS.get(fault["fault"], 1.0))
             for fault in case.faults
-            if fault["fault"] not in WORKER_FAULTS and fault["fault"] != "kill sender"
+            if fault["fault"] not in {*WORKER_FAULTS, "kill sender", *harmless}
         ]
         self._freezes = [
             (fault["at"], fault["at"] + LASTS["freeze worker"])

@@ -26,6 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = (
+    "tests.chaos.catalogue",
     "tests.chaos.process",
     "tests.chaos.saga_process",
     "tests.chaos.crew",
@@ -192,6 +193,8 @@ def _become(request: bytes, fds: list[int], not_mine: list[int]) -> None:
         sys.stdin = os.fdopen(0, encoding="utf-8")
         module, config = json.loads(request)
         sys.argv = [module, json.dumps(config)]
+        if bug := config.get("bug"):
+            importlib.import_module("tests.chaos.catalogue").switch_on(bug)
         importlib.import_module(module).main()
         code = 0
     except SystemExit as leaving:
