@@ -44,6 +44,13 @@ GROUP_COLUMNS = (
     Column("exception", field_of("exception"), pipe=True),
     Column("frame", field_of("frame"), pipe=True),
     Column(
+        "oldest",
+        lambda group: text.moment(group.oldest),
+        lambda group: text.age(group.oldest),
+        right=True,
+        wide=True,
+    ),
+    Column(
         "newest",
         lambda group: text.moment(group.newest),
         lambda group: text.age(group.newest),
