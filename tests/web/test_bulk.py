@@ -48,6 +48,7 @@ async def test_all_that_match_are_retried_in_one_bulk_action_that_the_audit_name
             await asyncio.sleep(0.05)  # each page takes time from the action that it shows
         assert f"{PARKED:,} of {PARKED:,}" in shown
         assert "the map was mended" in shown
+        assert "They are pending again." in shown, "done is not completed"
         assert (await bus.stats("orders")).parked == 0
         (record,) = await bus.list_actions(action="bulk_retry")
         assert (record.actor, record.reason) == ("local", "the map was mended")
@@ -70,6 +71,7 @@ async def test_a_canary_that_fails_leaves_the_rest_parked_and_the_page_says_so()
         given = which | {"form_token": token, "reason": "the map may be mended", "canary": "2"}
         answer = await client.post("/commands/retry", data=given | {"patience": "0s"})
         page = (await client.get(answer.headers["location"])).text
+        assert "<dt>Canary</dt><dd>2 first</dd>" in page
         assert "2 commands of the canary did not complete, so the rest stayed parked" in page
         assert page.count('<a class="mono" href="/commands?q=') == 2
         assert (await bus.stats("orders")).parked == 3

@@ -157,6 +157,8 @@ def bulk_of(content: dict[str, Any], given: dict[str, Any], who: Account) -> Bul
     conditions = {"Filter" if name == "Q" else name: text for name, text in content["chosen"].items()}
     if ids:
         conditions["Chosen"] = f"{len(ids):,} commands"
+    if canary := given.get("canary"):
+        conditions["Canary"] = f"{canary:,} first"
     again = "" if ids else f"{action.list_path}?{urlencode(content['hidden'])}"
     title, matched = action.verb.capitalize(), content["report"].matched
     return new_bulk(title, conditions, again, who.name, given["reason"], matched)
