@@ -16,7 +16,7 @@ from tests.chaos.seeded import around, bug
 CROWDED = {"note": 300.0, LIMITED: 600.0}
 HURRIED = {"note": 300.0, PACED: 600.0}
 RUNNING = {"note": 100.0, LASTING: 600.0}
-BUSY_OPERATOR: dict[str, Any] = {"hurry": 0.2}
+BUSY_OPERATOR: dict[str, Any] = {"hurry": 0.05}
 LATE_MICROSECONDS = 2_000_000
 
 
