@@ -62,15 +62,16 @@ def a_router_says_farewell_before_it_stops() -> None:
 def services_and_listeners_do_not_wait_for_claims() -> None:
     kept: dict[Any, list[Any]] = defaultdict(list)
 
-    async def getconn(following: Following) -> Any:
+    async def getconn(original: Any, following: Any) -> Any:
         if kept[following._reserve]:
             return kept[following._reserve].pop()
         return await following._reserve.connect(following._reserve.settings)
 
-    def putconn(following: Following, connection: Any) -> None:
+    def putconn(original: Any, following: Any, connection: Any) -> None:
         if not connection.closed:
             kept[following._reserve].append(connection)
 
-    Following.getconn, Following.putconn = getconn, putconn  # type: ignore[method-assign]
+    around(Following, "getconn", getconn)
+    around(Following, "putconn", putconn)
     around(Shortage, "refused", lambda original, shortage: False)
     around(Shortage, "may_follow", lambda original, shortage, seconds: True)
