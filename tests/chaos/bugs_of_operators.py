@@ -39,7 +39,8 @@ def a_cancellation_is_confirmed_and_does_nothing() -> None:
 
 
 @bug("P30", plan=BUSY_OPERATOR)
-def a_canceled_command_stays_scheduled() -> None:
+def a_canceled_command_stays_where_it_waits() -> None:
+    operators.SQL.delete_queue = "select ?, ?, ?"
     operators.SQL.delete_scheduled = "select ?"
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from typing import Any
 
-from commandbus.engines.postgres.pools import UnboundedPool
+from commandbus.engines.postgres.pools import Following, UnboundedPool
 from commandbus.engines.postgres.shortage import Shortage
 from commandbus.errors import NotOpen, StoreUnavailable
 from commandbus.operations.presence import forget_worker
@@ -56,7 +57,21 @@ def a_router_says_farewell_before_it_stops() -> None:
     around(RouterBase, "_ask_to_stop", ask_to_stop)
 
 
+# One of these alone is made good by the others.
 @bug("P15", experiment="together")
-def a_shortage_of_connections_is_not_noticed() -> None:
+def services_and_listeners_do_not_wait_for_claims() -> None:
+    kept: dict[Any, list[Any]] = defaultdict(list)
+
+    async def getconn(original: Any, following: Any) -> Any:
+        if kept[following._reserve]:
+            return kept[following._reserve].pop()
+        return await following._reserve.connect(following._reserve.settings)
+
+    def putconn(original: Any, following: Any, connection: Any) -> None:
+        if not connection.closed:
+            kept[following._reserve].append(connection)
+
+    around(Following, "getconn", getconn)
+    around(Following, "putconn", putconn)
     around(Shortage, "refused", lambda original, shortage: False)
     around(Shortage, "may_follow", lambda original, shortage, seconds: True)

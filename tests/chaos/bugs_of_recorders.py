@@ -23,7 +23,7 @@ def a_recorder_lies_about_what_runs() -> None:
     around(FlightRecorder, "began", lambda original, recorder, claimed: None)
 
 
-@bug("P23", recorder=True)
+@bug("P23", recorder=True, plan={"faults": {"kill worker": 1.0}})
 def recorders_are_missing() -> None:
     around(Recordings, "_paths", lambda original, recordings: iter(()))
 

@@ -33,7 +33,7 @@ from tests.chaos.storm import start_together
 from tests.chaos.trial import SHARED_SECONDS, Trial, lanes
 
 STAYS_MAX = 8
-TRIALS_MAX = 2
+TRIALS_MAX = 4
 """Experiments take longer than stays."""
 PATIENCE = 10.0
 """How long a stay waits for commands that a bug may keep from ending."""
@@ -67,7 +67,7 @@ SMALL: dict[str, Callable[..., Trial]] = {
     "outage": partial(long_outage, "postgres", away=8.0, patience=15.0),
     "punctual": partial(punctual, "sqlite", backlog=0, bound=1.0),
     "routers": partial(sagas_under_restarts, count=20, outages=2),
-    "together": partial(start_together, processes=6, connections=10),
+    "together": partial(start_together, processes=6, connections=9),
 }
 """Experiments that are no stays, as small as they can be."""
 
