@@ -35,6 +35,20 @@ COLUMNS = (
     ),
     Column("message", field_of("error_message"), lambda record: record.error_message or ""),
 )
+
+
+def _moment(name: str) -> Column:
+    """When a command of a group was parked."""
+    moment = field_of(name)
+    return Column(
+        name,
+        lambda group: text.moment(moment(group)),
+        lambda group: text.age(moment(group)),
+        right=True,
+        wide=True,
+    )
+
+
 GROUP_COLUMNS = (
     Column("count", field_of("count"), lambda group: f"{group.count:,}", right=True, style="bold"),
     Column("group", field_of("fingerprint"), keep=True),
@@ -43,20 +57,8 @@ GROUP_COLUMNS = (
     Column("code", field_of("error_code"), style="yellow"),
     Column("exception", field_of("exception"), pipe=True),
     Column("frame", field_of("frame"), pipe=True),
-    Column(
-        "oldest",
-        lambda group: text.moment(group.oldest),
-        lambda group: text.age(group.oldest),
-        right=True,
-        wide=True,
-    ),
-    Column(
-        "newest",
-        lambda group: text.moment(group.newest),
-        lambda group: text.age(group.newest),
-        right=True,
-        wide=True,
-    ),
+    _moment("oldest"),
+    _moment("newest"),
     Column("message", field_of("message")),
 )
 MORE = "more"
