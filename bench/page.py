@@ -24,6 +24,9 @@ COSTS = (
     "commits", "dead", "server_cpu", "worker_cpu", "snapshot_rate", "snapshot",
 )  # fmt: skip
 RATIOS = ("bulk_send", "send_16", "drain_10", "drain_best", "drain_2", "pickup_p50", "memory", "wal")
+METHOD_HEADING = "## How it is measured"
+VARIANTS_HEADING = "## Other Pythons, and cores of their own"
+"""The section that `bench.variants` writes; this page keeps it."""
 CHARTED = {
     "drain_best": "Commands carried out per second, one process",
     "drain_10": "Commands carried out per second, concurrency 10",
@@ -45,8 +48,21 @@ def write(results: Results, page: Path = PAGE, charts: Path = CHARTS) -> None:
     drawn = draw(results)
     for name, svg in drawn.items():
         (charts / f"{name}.svg").write_text(svg, encoding="utf-8")
-    page.write_text(text(results, list(drawn)), encoding="utf-8")
+    kept = _variants_of(page.read_text(encoding="utf-8")) if page.exists() else ""
+    page.write_text(with_variants(text(results, list(drawn)), kept), encoding="utf-8")
     print(f"written: {page} and {len(drawn)} charts in {charts}", file=sys.stderr)
+
+
+def with_variants(text: str, section: str) -> str:
+    """The page with this section in the place of its own."""
+    before, heading, rest = text.partition(METHOD_HEADING)
+    before = before.partition(VARIANTS_HEADING)[0]
+    return "\n\n".join(part for part in (before.rstrip(), section.rstrip(), heading + rest) if part)
+
+
+def _variants_of(text: str) -> str:
+    _, heading, section = text.partition(METHOD_HEADING)[0].partition(VARIANTS_HEADING)
+    return heading + section
 
 
 def draw(results: Results) -> dict[str, str]:
@@ -312,7 +328,7 @@ def _method(results: Results) -> list[str]:
     settings = ", ".join(f"{name} {value}" for name, value in about.get("settings", {}).items())
     minutes = about.get("seconds", 0) / 60
     return [
-        "## How it is measured",
+        METHOD_HEADING,
         "",
         (
             f"- {about.get('processor')}, {about.get('cores')} cores, {about.get('memory_gb')} GB,"
@@ -358,15 +374,15 @@ def _method(results: Results) -> list[str]:
         "$ python -m bench.single        # where the time of a single send goes",
         "$ python -m bench.lane          # what the queue's row costs a bulk send",
         "$ python -m bench.growth --page # backlog, processes, payload",
+        "$ python -m bench.variants --cpus 0/1 --page # other Pythons, cores of their own",
         "$ python -m bench.page bench/results/results.json",
         "$ commandbus bench              # our bus alone, on your own database",
         "```",
         "",
         (
             "Peers are installed below `~/.cache/commandbus-bench`, or where `COMMANDBUS_BENCH_CACHE`"
-            " says. The interpreter that runs the benchmark runs our drivers, so another Python is"
-            " measured from an environment of its own: `python3.14 -m venv py314`,"
-            " `py314/bin/pip install -e '.[test]'`, `py314/bin/python -m bench --only 'commandbus*'`."
+            " says. The interpreter that runs the benchmark runs our drivers; `bench.variants` gives"
+            " each other one an environment there."
         ),
     ]
 

@@ -58,7 +58,7 @@ def environment(subject: Subject) -> Environment:
         return Environment(("node", driver), {"NODE_PATH": str(modules)}, found)
     python = str(folder / "bin" / "python")
     wanted = f"from importlib.metadata import version; print(version({_package(subject)!r}))"
-    return Environment((python, driver), {}, _run([python, "-c", wanted]).strip())
+    return Environment((python, driver), {}, run([python, "-c", wanted]).strip())
 
 
 def _package(subject: Subject) -> str:
@@ -66,18 +66,18 @@ def _package(subject: Subject) -> str:
 
 
 def _install_python(folder: Path, packages: tuple[str, ...]) -> None:
-    _run([sys.executable, "-m", "venv", str(folder)])
+    run([sys.executable, "-m", "venv", str(folder)])
     quiet = ["--quiet", "--disable-pip-version-check"]
-    _run([str(folder / "bin" / "python"), "-m", "pip", "install", *quiet, *packages])
+    run([str(folder / "bin" / "python"), "-m", "pip", "install", *quiet, *packages])
 
 
 def _install_node(folder: Path, packages: tuple[str, ...]) -> None:
     if shutil.which("node") is None or shutil.which("npm") is None:
         raise NotInstalled("needs Node.js and npm, which this machine does not have")
-    _run(["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), *packages])
+    run(["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), *packages])
 
 
-def _run(command: list[str]) -> str:
+def run(command: list[str]) -> str:
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False

@@ -334,3 +334,21 @@ def test_new_work_is_looked_for_where_work_ended_until_some_comes_back() -> None
     bounds.forget("d")
     bounds.resume("d", 70.0)
     assert bounds.ranges("d", 70.01) is None
+
+
+def test_a_burst_after_a_pause_has_no_more_slow_walks_than_steady_work() -> None:
+    """Beside a held snapshot, where they are slow, they would be a part of each burst."""
+    bounds = Bounds()
+    for now in range(20):
+        walk(bounds, now, 0.501)
+    bounds.emptied("d")
+    bounds.resume("d", 60.0)
+    assert bounds.ranges("d", 60.0 + 9.9) is not None
+    assert bounds.ranges("d", 60.0 + 10.1) is None
+    bounds.looked("d", 80.0, 0.501, everywhere=True)
+    bounds.took("d", [(5, 1)])
+    bounds.emptied("d")
+    bounds.resume("d", 100.0)
+    assert bounds.ranges("d", 100.0) is not None
+    bounds.returned("d")
+    assert bounds.ranges("d", 100.0) is None, "what this process returned is looked for at once"

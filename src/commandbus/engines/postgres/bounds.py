@@ -96,10 +96,15 @@ class Bounds:
             return
         walks = self._walks.setdefault(partition, deque(maxlen=WALKS))
         walks.append(seconds - self._usual.get(partition, 0.0))
-        walk = min(walks) if len(walks) == WALKS else 0.0
         self._known[partition] = {}
-        self._walk_from[partition] = now + WALK_SHARE * max(0.0, walk - WALK_NOISE_SECONDS)
+        self._walk_from[partition] = now + self._pause(partition)
         self._fresh_until[partition] = max(self._walk_from[partition], now + FORGET_SECONDS)
+
+    def _pause(self, partition: str) -> float:
+        """Seconds without a walk for each one, so that walks take a share of the time."""
+        walks = self._walks.get(partition, ())
+        walk = min(walks) if len(walks) == WALKS else 0.0
+        return WALK_SHARE * max(0.0, walk - WALK_NOISE_SECONDS)
 
     def took(self, partition: str, keys: Iterable[tuple[int, int]]) -> None:
         """Move the bounds behind these claimed keys, which are in order."""
@@ -121,12 +126,12 @@ class Bounds:
             self._ended[partition] = known
 
     def resume(self, partition: str, now: float) -> None:
-        """There is new work: use the bounds from before the partition was empty."""
+        """There is new work: use the bounds from before the partition was empty. The time without work
+        does not count for the share of walks: each burst would begin with one."""
         if known := self._ended.pop(partition, None):
             self._known[partition] = known
-            self._fresh_until[partition] = max(
-                self._fresh_until.get(partition, 0.0), now + FORGET_SECONDS
-            )
+            pause = max(self._pause(partition), FORGET_SECONDS)
+            self._fresh_until[partition] = max(self._fresh_until.get(partition, 0.0), now + pause)
 
     def returned(self, partition: str) -> None:
         """Commands with old keys may have returned: search the whole index as soon as that is due."""
