@@ -353,8 +353,11 @@ class Laboratory:
         for sender in self._senders:
             sender.order("stop")
         for sender in self._senders:
-            while sender.expect_any()["event"] != "sent":
-                continue
+            try:
+                while sender.expect_any()["event"] != "sent":
+                    continue
+            except AssertionError as error:
+                self._died.append(f"a sender did not say what it had sent: {error}")
             sender.wait()
         self._senders = []
         with closing(Tables(self.plan.place.own_url)) as tables:

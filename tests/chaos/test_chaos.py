@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.checker import check
-from tests.chaos.hunt import hunt
+from tests.chaos.hunt import STAYS_MAX, hunt
 from tests.chaos.kinds import KILLERS, TYPES
 from tests.chaos.laboratory import Laboratory, Plan
 from tests.chaos.places import place_named
@@ -31,6 +31,16 @@ PLACES = [
 def test_a_seeded_bug_is_caught() -> None:
     """One with every run; `make chaos` hunts all."""
     assert hunt("an_error_is_taken_for_success", seed=7, seconds=2.0).caught
+
+
+def test_a_bug_that_stops_the_laboratory_is_not_caught_by_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_off(*_: object, **__: object) -> None:
+        raise AssertionError("an operator ended with 1")
+
+    monkeypatch.setattr("tests.chaos.hunt._stay", break_off)
+    catch = hunt("an_error_is_taken_for_success", seed=7)
+    assert (catch.caught, catch.stays) == (False, STAYS_MAX)
+    assert "an operator ended with 1" in catch.witness
 
 
 @pytest.mark.timeout(180)
