@@ -209,6 +209,10 @@ def _whose(given: Given) -> str:
     return f"with {' and '.join(given['subject'])}, in {domains}"
 
 
+def _ended(given: Given, result: Any) -> str:
+    return "; ".join(["process {process_id} has ended".format(**given), *result.not_done])
+
+
 def _erased(given: Given, report: Any) -> str:
     return f"{text.plural(report.erased, 'command')} erased, {report.canceled} canceled before"
 
@@ -428,6 +432,14 @@ ACTIONS: tuple[Action, ...] = (
         "Cancel a process; its steps are undone, one by one.",
         "process {process_id} is asked to undo its steps; a router does it",
         reason="required", reason_default="canceled by an operator", when=("forward",), style="danger",
+    ),
+    Action(
+        "end", PROCESS, "process end", "process_ends.end_process",
+        "End a process where it stands; nothing is undone.", _ended,
+        details="For one whose record cannot be read, or whose declaration no program has any more: no "
+        "router can cancel it. It is FAILED.",
+        reason="required", answers="EndProcessResult", when=("cannot go on",), style="danger",
+        button="End without undoing",
     ),
     # Workers.
     Action(
