@@ -36,8 +36,6 @@ from commandbus.store.processes import ProcessEventRow, ProcessRow
 from commandbus.store.records import CommandFilter, OperatorAction
 
 ENDED_BY_OPERATOR = "ENDED_BY_OPERATOR"
-KEPT = 2_000
-"""So many characters of what cannot be read are kept in the audit."""
 
 
 class EndProcessResult(msgspec.Struct, frozen=True):
@@ -60,8 +58,8 @@ def end_process(scope: Scope, process_id: ProcessRef, reason: str) -> Op[EndProc
     yield from scope.store.lock_processes([key])
     row = yield from require_going(scope, key, "end")
     error = ProcessError(ENDED_BY_OPERATOR, checked)
-    details: dict[str, Any] = {"code": error.code, "message": checked, "actor": scope.by}
-    progress, not_done = _known(row, details)
+    progress, not_done = _known(row)
+    details = {"code": error.code, "message": checked, "actor": scope.by, "not_done": not_done}
     work = Work()
     for run in progress.pending():
         if run.kind is StepKind.COMMAND:
@@ -94,13 +92,11 @@ def end_process(scope: Scope, process_id: ProcessRef, reason: str) -> Op[EndProc
     return EndProcessResult(key, not_done)
 
 
-def _known(row: ProcessRow, details: dict[str, Any]) -> tuple[Progress, list[str]]:
-    """How far a process is, and what cannot be done about that. What cannot be read goes to the
-    details, as it is replaced."""
+def _known(row: ProcessRow) -> tuple[Progress, list[str]]:
+    """How far a process is, and what is not done about that."""
     try:
         progress = decode_progress(row)
     except (msgspec.DecodeError, RecursionError) as problem:
-        details["unreadable"] = row.progress[:KEPT]
         left = "commands that it sent were not called off, and nothing was undone"
         return Progress(), [f"its steps cannot be read ({problem}), so {left}"]
     compensated = {run.undoes for run in progress.runs if run.status is StepStatus.COMPLETED}
@@ -115,7 +111,6 @@ def _known(row: ProcessRow, details: dict[str, Any]) -> tuple[Progress, list[str
         left.append(
             f"what these steps have begun was not awaited, and is not undone: {', '.join(pending)}"
         )
-    details["not_done"] = left
     return progress, left
 
 
