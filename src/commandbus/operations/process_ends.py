@@ -26,10 +26,10 @@ from commandbus.domain.process.values import (
     StepStatus,
 )
 from commandbus.operations.actions import record_action
+from commandbus.operations.canceling import end_parked
 from commandbus.operations.process_writes import Work, control, decode_progress, report_end, write
 from commandbus.operations.processes import ProcessRef, id_of, require_going
 from commandbus.operations.scope import Scope
-from commandbus.operations.troubleshooting import end_parked
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.op import Op, Wake
 from commandbus.store.processes import ProcessEventRow, ProcessRow
@@ -97,8 +97,8 @@ def _known(row: ProcessRow) -> tuple[Progress, list[str]]:
     try:
         progress = decode_progress(row)
     except (msgspec.DecodeError, RecursionError) as problem:
-        left = "commands that it sent were not called off, and nothing was undone"
-        return Progress(), [f"its steps cannot be read ({problem}), so {left}"]
+        consequence = "commands that it sent were not called off, and nothing was undone"
+        return Progress(), [f"its steps cannot be read ({problem}), so {consequence}"]
     compensated = {run.undoes for run in progress.runs if run.status is StepStatus.COMPLETED}
     done = [
         run.name
