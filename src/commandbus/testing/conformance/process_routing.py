@@ -159,7 +159,10 @@ class RoutingSuite:
         worker, router = bus.worker(), bus.router_class(bus.bus, BookTrip, timer_interval=0.1)
         moment, away = [0.0], StoreUnavailable("It is away.")
         router.health_status._monotonic = lambda: moment[0]
-        judged = lambda: [one.health_status.state for one in (router, worker)]  # noqa: E731
+
+        def judged() -> list[str]:
+            return [one.health_status.state for one in (router, worker)]
+
         with spy_on(bus.store, what, *[away] * 1000):
             running = bus.spawn(router.run)
             eventually(lambda: router.health_status.report().consecutive_failures > 0)
