@@ -13,6 +13,7 @@ from commandbus.domain.process.values import ProcessRecord as ProcessRecord
 from commandbus.domain.process.values import ProcessStatus as ProcessStatus
 from commandbus.domain.process.values import ProcessStep as ProcessStep
 from commandbus.domain.process.values import StepStatus as StepStatus
+from commandbus.operations.process_ends import EndProcessResult as EndProcessResult
 from commandbus.operations.processes import CreateProcessBatchResult as CreateProcessBatchResult
 from commandbus.operations.processes import ProcessStart as ProcessStart
 from commandbus.operations.processes import StartProcessResult as StartProcessResult

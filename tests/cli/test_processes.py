@@ -93,6 +93,16 @@ def test_cancel_asks_first(cli: Cli, sagas: Sagas) -> None:
     assert "final" in cli("process", "cancel", process_id, "--yes", code=1).err
 
 
+def test_end_says_what_was_not_undone(cli: Cli, sagas: Sagas) -> None:
+    process_id = str(sagas.start())
+    sagas.done("book_hotel", "Grand")
+    told = cli("process", "end", process_id, "--yes", "--reason", "its program is gone").err
+    assert "completed steps were not undone: hotel" in told
+    assert sagas.waiting() == []
+    document = cli("process", "show", process_id, "--json").document
+    assert (document["status"], document["error"]["code"]) == ("FAILED", "ENDED_BY_OPERATOR")
+
+
 def test_skip_lets_a_failed_compensation_be(cli: Cli, sagas: Sagas) -> None:
     process_id = sagas.start()
     sagas.done("book_hotel", "Grand")

@@ -8,7 +8,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.adapt import PyFormat
+from psycopg.pq import Format
 from psycopg.rows import dict_row
+from psycopg.types import TypeInfo
+from psycopg.types.string import StrDumper, TextLoader
 
 from commandbus import CommandStatus, HandlerRegistry, RetryPolicy, TransientCommandError
 from commandbus.testing import Configuration, Harness
@@ -19,6 +23,8 @@ pytestmark = pytest.mark.postgres
 
 PARKED = CommandStatus.IN_TROUBLESHOOTING_QUEUE
 AT_ONCE = RetryPolicy(max_attempts=3, backoff_schedule=[0])
+ONCE = RetryPolicy(max_attempts=1)
+TEXT_OID = psycopg.adapters.types["text"].oid
 TENANT = "session_tenant"
 
 LEAVES = {
@@ -149,17 +155,104 @@ def test_the_role_of_the_url_is_the_role_after_a_handler(
         bus.close()
 
 
-def test_the_driver_is_as_it_was(bus: Harness, kind: str) -> None:
+class Loud(TextLoader):
+    def load(self, data: Any) -> str:
+        return f"{super().load(data)}!"
+
+
+class Words(StrDumper):
+    """Of lists, which the bus sends as arrays."""
+
+
+def client_state(connection: Any) -> dict[str, Any]:
+    """What the driver keeps of a connection; the same before and after a handler."""
+    adapters = connection.adapters
+    return {
+        "loaders": adapters.get_loader(TEXT_OID, Format.TEXT),
+        "dumpers": adapters.get_dumper(list, PyFormat.AUTO),
+        "types": adapters.types.get("session_mood"),
+        "notice handlers": len(connection._notice_handlers),
+        "notify handlers": len(connection._notify_handlers),
+        "transactions": connection._num_transactions,
+        "an attribute": getattr(connection, "tenant", None),
+    } | {name: getattr(connection, name) for name in ATTRIBUTES}
+
+
+ATTRIBUTES = (
+    "row_factory", "cursor_factory", "server_cursor_factory", "prepare_threshold", "prepared_max",
+    "autocommit", "isolation_level", "read_only", "deferrable",
+)  # fmt: skip
+
+
+def change_client_state(connection: Any) -> None:
+    connection.adapters.register_loader(TEXT_OID, Loud)
+    connection.adapters.register_dumper(list, Words)
+    connection.adapters.types.add(TypeInfo("session_mood", 424242, 0))
+    connection.add_notice_handler(print)
+    connection.add_notify_handler(print)
+    connection.row_factory, connection.prepare_threshold, connection.prepared_max = dict_row, None, 1
+    connection.cursor_factory = connection.server_cursor_factory = refuse
+    connection._num_transactions += 1  # a `with connection.transaction()` that is never left
+    connection.tenant = "one"
+
+
+def change_settings_of_transactions(connection: Any) -> None:
+    """As the setters do, which the driver allows after the rollback and before the begin."""
+    connection._autocommit, connection._read_only, connection._deferrable = False, True, True
+    connection._isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+
+
+def refuse(*_: Any, **__: Any) -> Any:
+    raise AssertionError("a cursor of a handler that ended")
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["completed", "failed"])
+def test_the_driver_is_as_it_was(bus: Harness, kind: str, fails: bool) -> None:
+    seen: list[Any] = []
+    pids: set[int] = set()
+
+    def change(connection: Any) -> None:
+        pids.add(connection.info.backend_pid)
+        seen.append(client_state(connection))
+        change_client_state(connection)
+
+    with bus.run_worker(Talk(kind, change).registry, concurrency=1, retry_policy=ONCE):
+        for _ in range(3):
+            status = say(bus, "select 1", fails=fails).status
+            assert status is (PARKED if fails else CommandStatus.COMPLETED)
+    assert [seen[0]] * 3 == seen
+    assert len(pids) == 1, "a connection that can be put back is kept"
+
+
+def test_settings_of_transactions_are_as_they_were(bus: Harness, kind: str) -> None:
+    """Of a handler that ends its transaction, begins another one and fails, which is not noticed."""
     seen: list[Any] = []
 
     def change(connection: Any) -> None:
-        seen.append((connection.row_factory, connection.prepare_threshold))
-        connection.row_factory, connection.prepare_threshold = dict_row, None
+        seen.append(client_state(connection))
+        change_settings_of_transactions(connection)
 
-    with bus.run_worker(Talk(kind, change).registry, concurrency=1):
-        for _ in range(3):
-            assert say(bus, "select 1").status is CommandStatus.COMPLETED
-    assert len(set(seen)) == 1
+    with bus.run_worker(Talk(kind, change).registry, concurrency=1, retry_policy=ONCE):
+        for _ in range(2):
+            say(bus, "rollback", "begin", fails=True)
+        assert say(bus, "select 1").status is CommandStatus.COMPLETED
+    assert [seen[0]] * 3 == seen
+
+
+def test_the_bus_does_not_use_the_adapters_of_a_handler(bus: Harness) -> None:
+    registry = HandlerRegistry()
+
+    @registry.handler("orders", "ship", transactional=True)
+    def ship(command: Any, context: Any) -> str:
+        for oid in range(16, 4000):
+            context.connection.adapters.register_loader(oid, Loud)
+        for kind in (list, int, str, dict):
+            context.connection.adapters.register_dumper(kind, Words)
+        return str(context.send("audit", "note", {"n": 1}, idempotency_key="once").duplicate)
+
+    with bus.run_worker(registry, concurrency=1, retry_policy=ONCE):
+        record = bus.wait(bus.send(), 20)
+    assert (record.error, record.result) == (None, "False")
 
 
 def test_handlers_share_a_connection_that_they_leave_clean(bus: Harness, kind: str) -> None:

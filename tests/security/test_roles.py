@@ -140,6 +140,8 @@ def test_a_worker_cannot_cancel_a_process_as_operators_do(owner: str, sender: st
         for forger in (worker, worker.acting("ann")):
             with pytest.raises(ConfigurationError, match="may not"):
                 forger.cancel_process(process_id, "forged")
+            with pytest.raises(ConfigurationError, match="may not"):
+                forger.end_process(process_id, "forged")
         assert bus.stats("book_trip.replies").depth == 0
 
 

@@ -63,8 +63,8 @@ async def test_a_process_is_offered_only_what_helps_it() -> None:
             assert offered == {
                 "good": [],
                 "undone": [],
-                "stuck": ["retry", "cancel"],
-                "unsold": ["retry", "skip"],
+                "stuck": ["retry", "cancel", "end"],
+                "unsold": ["retry", "skip", "end"],
             }
             refused = 'release</a> could not undo reserve: <b class="mono">SOLD</b> it stands'
             assert refused in pages["unsold"].text

@@ -19,7 +19,7 @@ from commandbus.domain.audit import AuditEventType
 from commandbus.domain.lifecycle import ReplyOutcome
 from commandbus.domain.process.declaration import Process
 from commandbus.domain.process.effects import may_have_taken_effect
-from commandbus.domain.process.values import ProcessStatus, StepKind, StepRun
+from commandbus.domain.process.values import ProcessStatus, Progress, StepKind, StepRun
 from commandbus.domain.process.work import DecisionError
 from commandbus.domain.reply import REPLY_TYPE, Reply, reply_outcome
 from commandbus.operations.ledger import is_linked
@@ -95,7 +95,7 @@ def confirmed(
         event, row = events[command.seq], rows.get(command.correlation_id)
         if isinstance(event, Reply) and row is not None:
             # Replies to steps that do not wait are ignored anyway, each with its own reason.
-            waiting = () if row.ended else decode_progress(row).pending()
+            waiting = () if row.ended else _progress_of(row).pending()
             run = next((run for run in waiting if run.id == event.command_id), None)
             if run is not None:
                 replied[command.seq] = run
@@ -196,10 +196,10 @@ def _contradicted(reply: Reply, outcome: ReplyOutcome | None) -> Unproven:
 
 def _of_operator(scope: Scope, command: Claimed, control: Control, row: ProcessRow) -> Op[Event]:
     """A control behind which an operator's action stands, or the process that started this one."""
-    parent = decode_progress(row).parent
+    parent = _progress_of(row).parent
     if parent is not None and (control.action, control.actor) == ("cancel", None):
         above = yield from scope.store.get_process(parent.process_id)
-        runs = [] if above is None else decode_progress(above).runs
+        runs = [] if above is None else _progress_of(above).runs
         if any(run.id == row.process_id and run.called_off for run in runs):
             return control
     details = control_details(control.action, control.reason, control.actor)
@@ -208,6 +208,14 @@ def _of_operator(scope: Scope, command: Claimed, control: Control, row: ProcessR
         if named and (yield from is_linked(scope, event)):
             return control
     return Unproven("no operator is on record for it", {"action": control.action})
+
+
+def _progress_of(row: ProcessRow) -> Progress:
+    """One that cannot be read waits for nothing; the decision about it fails, and says why."""
+    try:
+        return decode_progress(row)
+    except (msgspec.DecodeError, RecursionError):
+        return Progress()
 
 
 def control_details(action: str, reason: str | None, actor: str | None) -> dict[str, Any]:

@@ -212,15 +212,22 @@ def _tell_end(decision: Decision, row: ProcessRow, work: Work) -> None:
     parent = decision.progress.parent
     if parent is None:
         return
-    succeeded, result = row.status is ProcessStatus.COMPLETED, None
-    if succeeded:
+    result = None
+    if row.status is ProcessStatus.COMPLETED:
         result = payload.encode(decision.outcome(), what="result")
+    work.commands.append(report_end(row, parent, decision.error, result))
+
+
+def report_end(
+    row: ProcessRow, parent: Parent, error: ProcessError | None, result: str | None = None
+) -> NewCommand:
+    """The reply to the process that started this one as a step."""
+    succeeded = row.status is ProcessStatus.COMPLETED
     outcome = ReplyOutcome.SUCCESS if succeeded else ReplyOutcome.FAILED
     if row.status is ProcessStatus.CANCELED:
         outcome = ReplyOutcome.CANCELED
-    error = decision.error
     failure = Failure(FailureKind.BUSINESS_RULE, error.code, error.message) if error else None
-    reply = reply_command(
+    return reply_command(
         parent.reply_to,
         command_id=parent.run_id,
         domain=row.reply_to,
@@ -230,7 +237,6 @@ def _tell_end(decision: Decision, row: ProcessRow, work: Work) -> None:
         result=result,
         failure=None if succeeded else failure,
     )
-    work.commands.append(reply)
 
 
 def control(
@@ -269,7 +275,7 @@ def _revoke(scope: Scope, run: StepRun, reason: str) -> Op[None]:
     except CommandNotFoundError:
         return
     except InvalidOperationError:
-        awaited = run.status is not StepStatus.TIMED_OUT
+        awaited = run.status not in (StepStatus.TIMED_OUT, StepStatus.CANCELED)
         yield from call_off(scope, run.target, run.id, reason, awaited=awaited)
         return
     yield from reply_to_sender(scope, run.target, run.id)

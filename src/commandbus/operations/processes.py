@@ -197,7 +197,8 @@ def _create_batch(
     return CreateProcessBatchResult(key, ids)
 
 
-def _id_of(process: ProcessRef) -> UUID:
+def id_of(process: ProcessRef) -> UUID:
+    """The id that was given in one of its forms."""
     if isinstance(process, StartProcessResult | ProcessRecord):
         return process.process_id
     return as_id(process, "process_id")
@@ -205,7 +206,7 @@ def _id_of(process: ProcessRef) -> UUID:
 
 def get_process(scope: Scope, process_id: ProcessRef) -> Op[ProcessRecord | None]:
     """Everything known about a process, or None when there is none with this id."""
-    row = yield from scope.store.get_process(_id_of(process_id))
+    row = yield from scope.store.get_process(id_of(process_id))
     if row is None:
         return None
     parked = yield from _parked_runs(scope, row)
@@ -273,7 +274,7 @@ _BEGINS = (ProcessEventType.STEP_SENT, ProcessEventType.COMPENSATION_SENT)
 def get_process_audit(scope: Scope, process_id: ProcessRef) -> Op[list[ProcessEvent]]:
     """Everything that happened to a process and its steps, in order: sent, completed, failed, parked,
     compensated, and what was ignored. Empty when there is no such process."""
-    key = _id_of(process_id)
+    key = id_of(process_id)
     events = [
         ProcessEvent(key, e.kind, as_datetime(e.at), e.step, e.command_id, read_details(e.details))
         for e in (yield from scope.store.process_events(key))
@@ -309,7 +310,7 @@ def wait_process(
 ) -> Flow[ProcessRecord]:
     """Wait until a process has ended or waits for an operator, and return its record. Raises
     TimeoutError after `timeout` seconds, and ProcessNotFoundError."""
-    key = _id_of(process_id)
+    key = id_of(process_id)
     seconds = None if timeout is None else as_seconds(timeout, "timeout")
     now = yield Await(0)
     deadline = None if seconds is None else now + seconds
@@ -340,7 +341,7 @@ def signal_process(
     name = as_name(signal, "signal")
     body = payload.encode({"signal": name, "data": data}, bytes_max=scope.settings.payload_bytes_max)
     because = as_reason(reason)
-    row = yield from _require_going(scope, process_id, "signal")
+    row = yield from require_going(scope, process_id, "signal")
     command = follow_up(row.reply_to, SIGNAL_TYPE, body, row.process_id, row.process_id)
     yield from scope.insert([command], Capacity())
     if scope.actor is not None:
@@ -355,7 +356,7 @@ def cancel_process(
     Raises ProcessNotFoundError, or InvalidOperationError when the process has ended.
     """
     checked = as_text(reason, "reason", longest=500)
-    row = yield from _require_going(scope, process_id, "cancel")
+    row = yield from require_going(scope, process_id, "cancel")
     yield from _control(scope, row, "cancel", checked)
     yield from record_action(scope, "cancel_process", str(row.process_id), checked)
 
@@ -367,7 +368,7 @@ def retry_process(scope: Scope, process_id: ProcessRef, *, reason: str | None = 
     Raises ProcessNotFoundError, or InvalidOperationError when it does not wait for an operator.
     """
     because = as_reason(reason)
-    row = yield from _require_going(scope, process_id, "retry")
+    row = yield from require_going(scope, process_id, "retry")
     places = [(run.target, run.id) for run in (yield from _parked_runs(scope, row))]
     wanted = CommandFilter(
         domain=row.reply_to, status=PARKED, correlation_id=row.process_id, limit=LIMIT_MAX
@@ -395,7 +396,7 @@ def skip_compensation(scope: Scope, process_id: ProcessRef, reason: str) -> Op[N
     Raises ProcessNotFoundError, or InvalidOperationError when no compensation has failed.
     """
     checked = as_text(reason, "reason", longest=500)
-    row = yield from _require_going(scope, process_id, "skip a compensation of")
+    row = yield from require_going(scope, process_id, "skip a compensation of")
     _require_stuck(row)
     if not _compensation_failed(row):
         raise InvalidOperationError(
@@ -407,7 +408,7 @@ def skip_compensation(scope: Scope, process_id: ProcessRef, reason: str) -> Op[N
 
 def _compensation_failed(row: ProcessRow) -> bool:
     waits = row.status is ProcessStatus.WAITING_FOR_TROUBLESHOOTING
-    return waits and decode_progress(row).stuck is not None
+    return waits and _read(row)[0].stuck is not None
 
 
 def _require_stuck(row: ProcessRow) -> None:
@@ -426,8 +427,9 @@ def _control(scope: Scope, row: ProcessRow, action: str, reason: str | None) -> 
     yield from link_event(scope, domain, key, kind)
 
 
-def _require_going(scope: Scope, process_id: ProcessRef, action: str) -> Op[ProcessRow]:
-    key = _id_of(process_id)
+def require_going(scope: Scope, process_id: ProcessRef, action: str) -> Op[ProcessRow]:
+    """A process that has not ended. Raises ProcessNotFoundError and InvalidOperationError."""
+    key = id_of(process_id)
     row = yield from scope.store.get_process(key)
     if row is None:
         raise ProcessNotFoundError(key)

@@ -124,8 +124,11 @@ def _decide_one(
         failure = Failure(FailureKind.PERMANENT, "UNDECODABLE", event.message)
         return Work(), Parked(failure, "UNDECODABLE")
     if row is None:
-        return _unknown_process(command), Succeeded()
+        logger.warning("a reply to process %s came, which is unknown", command.correlation_id)
+        return _ignored(command, "there is no such process"), Succeeded()
     declaration = declarations.get(row.process_type)
+    if declaration is None and row.ended:
+        return _ignored(command, "the process has ended"), Succeeded()
     if declaration is None:
         # Another router may know it, or a newer one that is being deployed.
         return Work(), decide_unknown_handler(command.domain, row.process_type, command.releases)
@@ -134,6 +137,8 @@ def _decide_one(
         _tell(decision, command, event)
         return follow(scope, decision, row), Succeeded()
     except DecisionError as error:
+        if row.ended:
+            return _ignored(command, "the process has ended"), Succeeded()
         return _halted(row, error), _parked(row, error)
 
 
@@ -161,9 +166,8 @@ def _tell(
             decision.ignored(reason, said, command.causation_id)
 
 
-def _unknown_process(command: Claimed) -> Work:
-    logger.warning("a reply to process %s came, which is unknown", command.correlation_id)
-    details = msgspec.json.encode({"reason": "there is no such process"}).decode()
+def _ignored(command: Claimed, reason: str) -> Work:
+    details = msgspec.json.encode({"reason": reason}).decode()
     event = ProcessEventRow(
         command.correlation_id, ProcessEventType.REPLY_IGNORED, None, command.causation_id, details
     )

@@ -27,6 +27,7 @@ from commandbus.store.op import Op, Undone
 from commandbus.store.session import Engine
 from commandbus.store.wakeup import WakeHub
 from commandbus.worker.handlers import HandlerRegistry
+from commandbus.worker.health import HealthStatus
 
 S_co = TypeVar("S_co", covariant=True)
 T = TypeVar("T")
@@ -149,6 +150,8 @@ class BusBase(ABC, Acting):
         if self.settings.tracing is not None:
             self.scope.carry = tracing_module().carry
         self.hub = self.engine.hub
+        self.routers: dict[str, HealthStatus] = {}
+        """The health of the process routers that run over this bus, by name."""
         self.breakers = BreakerBoard(partial(self.hub.wake, BREAKERS, None, "breaker"))
 
     def breaker(self, target: str | CircuitBreaker) -> Guard:

@@ -56,8 +56,11 @@ def readyz(worker: WorkerBase, max_age: float = 0.0) -> Answer:
         store.wait(max(0.0, until - time.monotonic()))
     except CommandBusError as error:
         problems.append(str(error))
-    warning = worker.health_status.impairment()
+    health = worker.health_status
+    warning = health.impairment()
     warnings = [] if warning is None else [warning]
+    for name, router in list(health.routers.items()):
+        warnings += [f"{name}: {reason}" for reason in router.reasons if reason != warning]
     return not problems, {"ready": not problems, "problems": problems, "warnings": warnings}
 
 

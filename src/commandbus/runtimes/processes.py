@@ -42,6 +42,7 @@ from commandbus.settings import SHUTDOWN_SECONDS, VERSION
 from commandbus.store.op import Op
 from commandbus.store.process_list import this_process
 from commandbus.store.wakeup import Waiter
+from commandbus.worker.health import HealthStatus
 from commandbus.worker.recordings import recordings_beside
 
 CUT_SECONDS = 1.0
@@ -181,6 +182,8 @@ class RouterBase(ABC, Generic[Bus]):
         given = name or f"router-{socket.gethostname()[:30]}-{os.getpid()}"
         # As with workers: one that comes back under the same name is another one.
         self.name = f"{as_name(given, 'name')[:46]}-{new_id().hex[-8:]}"
+        self.health_status = HealthStatus(impairment=self._deafness)
+        """How the machinery of this router is doing."""
         self._metrics = RouterMetrics()
         self._guard = threading.Lock()
         self._loops: list[RouterLoop] = []
@@ -195,6 +198,10 @@ class RouterBase(ABC, Generic[Bus]):
     def metrics(self) -> RouterMetrics:
         """What it has done so far."""
         return self._metrics
+
+    def _deafness(self) -> str | None:
+        held = self._bus.engine.connections
+        return None if held is None else held.deaf
 
     @property
     def is_running(self) -> bool:
@@ -213,6 +220,8 @@ class RouterBase(ABC, Generic[Bus]):
             self._loops = [self._loop(number) for number in range(self.settings.concurrency)]
             self._services = ServiceRunner(self._bus.engine, self._bus.scope, self._make_services())
             self._services.start()
+            self.health_status.reset()
+            self._bus.routers[self.name] = self.health_status
         early, self._stop_early = self._stop_early, False
         if early:
             self._ask_to_stop()
@@ -236,6 +245,7 @@ class RouterBase(ABC, Generic[Bus]):
             self._metrics,
             lambda batches: self._closer.touch(batches, hub),
             number,
+            health=self.health_status,
         )
 
         def woken(source: str, _: float | None) -> None:
@@ -312,6 +322,7 @@ class RouterBase(ABC, Generic[Bus]):
     def _let_go(self) -> None:
         """The loops have ended; blocks for a moment at most."""
         budget, engine = Budget(), self._bus.engine
+        self._bus.routers.pop(self.name, None)
         self._services.stop(budget.left() / 2)
         farewell = forget_worker(self._bus.scope, self.name)
         attempt(lambda: engine.service_session.run(farewell), budget.left())

@@ -115,6 +115,7 @@ class RuntimeWorker(AskedWorker, Generic[Bus]):
             name,
             middleware,
         )
+        self.health_status.routers = bus.routers
         self._closer = BatchCloser(self.domains)
         if bus.settings.tracing is not None:
             self._execution.trace(tracing_module().Traced(bus.settings.tracing))

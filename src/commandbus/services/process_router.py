@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from math import inf
 from typing import Any
 from uuid import UUID
@@ -29,6 +30,7 @@ from commandbus.store.records import Claimed, ClaimRequest
 from commandbus.store.session import bus_closed
 from commandbus.store.sessions import quiet
 from commandbus.worker.backoff import backoff
+from commandbus.worker.health import HealthStatus
 from commandbus.worker.pace import fallback
 
 logger = logging.getLogger("commandbus.processes")
@@ -112,6 +114,7 @@ class RouterLoop:
         touch: Callable[[tuple[UUID, ...]], object] = lambda batches: None,
         number: int = 0,
         uniform: Callable[[], float] = random.random,
+        health: HealthStatus | None = None,
     ) -> None:
         self._scope = scope
         self._declarations = declarations
@@ -123,6 +126,8 @@ class RouterLoop:
         self._touch = touch
         """Processes of these batches have ended."""
         self._uniform = uniform
+        self._health = health or HealthStatus()
+        self._prefix = f"loop {number} " if number else ""
         self._queues = queues_of(declarations)
         self._claim_at = self._swept = self._looked = -inf
         self._keeps_time = number == 0
@@ -190,11 +195,12 @@ class RouterLoop:
         self._claim_at = -inf
         if not self._held and not (yield from self._find(now)):
             return
-        if self._in_doubt:
-            self._held = yield unsettled(self._scope, self._held)
-        if self._held:
-            self._in_doubt = True
-            yield from self._route()
+        with self._watched("routing"):
+            if self._in_doubt:
+                self._held = yield unsettled(self._scope, self._held)
+            if self._held:
+                self._in_doubt = True
+                yield from self._route()
         self._in_doubt = False
 
     def _find(self, now: float) -> Flow[bool]:
@@ -202,7 +208,8 @@ class RouterLoop:
         sweep = now - self._swept >= SWEEP_SECONDS
         self._woken = False
         self._arm()
-        reply = yield Send(self._claim(sweep))
+        with self._watched("claim"):
+            reply = yield Send(self._claim(sweep))
         self._held = list(reply.claimed)
         self._swept = now if sweep else self._swept
         if self._held:
@@ -262,11 +269,12 @@ class RouterLoop:
         types = list(self._declarations)
         self._looked = now
         while True:
-            due_in = yield Send(self._scope.store.next_process_due(types))
-            if due_in is None or due_in > 0 or self.stopping:
-                break
-            limit = self._settings.batch_size
-            report = yield Send(fire_timers(self._scope, self._declarations, self._shard, limit))
+            with self._watched("deadline check"):
+                due_in = yield Send(self._scope.store.next_process_due(types))
+                if due_in is None or due_in > 0 or self.stopping:
+                    break
+                limit = self._settings.batch_size
+                report = yield Send(fire_timers(self._scope, self._declarations, self._shard, limit))
             self._metrics.timers += report.routed
             self._ended(report)
             if not report.routed:  # another router has them
@@ -274,6 +282,10 @@ class RouterLoop:
                 break
         seconds = quiet(self._scope.store, self._settings.timer_interval)
         self._timer_at = now + (seconds if due_in is None else min(seconds, due_in))
+
+    def _watched(self, what: str) -> AbstractContextManager[None]:
+        """Tell the router's health how it goes; each loop has a row of its own."""
+        return self._health.watched(self._prefix + what)
 
     def _ended(self, report: RouteReport) -> None:
         if report.batches:

@@ -24,7 +24,6 @@ from commandbus.errors import (
     LeaseLost,
     NotOpen,
     PermanentCommandError,
-    PoolExhausted,
     TransientCommandError,
 )
 from commandbus.settings import WorkerSettings, check_concurrency, check_poll_interval
@@ -230,10 +229,7 @@ class WorkerBase(ABC):
             return
         if not isinstance(event.error, NotOpen):
             self._outage.failed(what, event.error, logger)
-        if isinstance(event.error, PoolExhausted):
-            health.record_pool_exhaustion(event.error, what)
-        else:
-            health.record_failure(event.error, what)
+        health.record_error(event.error, what)
 
     def request_restart(self, reason: str, patience: float = 5.0) -> None:
         """Restart inside `run()`: drain for up to `patience` seconds what can be drained, leave

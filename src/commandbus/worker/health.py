@@ -1,4 +1,4 @@
-"""The health of a worker: a state, and the reasons for it.
+"""The health of a worker or process router: a state, and the reasons for it.
 
 Only the machinery counts: claims, settles, renewals, threads, connections. What handlers raise is the
 business of their commands.
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from commandbus.domain.shown import shows_options
+from commandbus.errors import NotOpen, PoolExhausted
 
 DEGRADED_FAILURES = 10
 DEGRADED_SECONDS = 30.0
@@ -59,14 +61,15 @@ def unimpaired() -> None:
 
 
 class HealthStatus:
-    """Counts what goes wrong with a worker's machinery and judges it. Safe to use from any thread.
+    """Counts what goes wrong with the machinery of a worker or router and judges it. Safe to use from
+    any thread.
 
     Claims (or settles) that fail 10 times in a row or for 30 s, expired leases that cannot be taken
     back, a stuck thread, and an `impairment` that is there now make it DEGRADED; 3 stuck threads, 5
     pool exhaustions in a row, a claim or settle without any answer for `silence_max` seconds, or claims
     (or settles) that fail for so long make it CRITICAL. A success ends a row, and a stuck thread that
     comes back is not stuck any more, so it recovers. Threads that a restart has left behind still run,
-    and keep it DEGRADED.
+    and keep it DEGRADED. A worker is no better than the process routers that run over its bus.
     """
 
     @shows_options()
@@ -80,6 +83,8 @@ class HealthStatus:
         self._silence_max = silence_max
         self.impairment = impairment
         """What keeps the worker from working as it should now, without failing, in words."""
+        self.routers: dict[str, HealthStatus] = {}
+        """Those that run over the same bus, by name."""
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._failing: dict[str, tuple[int, float]] = {}
@@ -110,6 +115,28 @@ class HealthStatus:
             self._last_error = (
                 f"{type(error).__name__}: {error}" if not isinstance(error, str) else error
             )
+
+    def record_error(self, error: BaseException, what: str = "claim") -> None:
+        """A claim or settle failed, for whatever reason."""
+        if isinstance(error, PoolExhausted):
+            self.record_pool_exhaustion(error, what)
+        else:
+            self.record_failure(error, what)
+
+    @contextmanager
+    def watched(self, what: str) -> Iterator[None]:
+        """The store is asked for something within. A closed bus is no failure."""
+        self.asked(what)
+        try:
+            yield
+            self.record_success(what)
+        except NotOpen:
+            raise
+        except Exception as error:
+            self.record_error(error, what)
+            raise
+        finally:
+            self.answered(what)
 
     def record_pool_exhaustion(self, error: BaseException | str, what: str = "claim") -> None:
         """No connection was free in time."""
@@ -181,6 +208,7 @@ class HealthStatus:
     def report(self) -> HealthReport:
         """The state at this moment, with the reasons for it."""
         impairment = self.impairment()
+        routers = [(name, health.report()) for name, health in list(self.routers.items())]
         with self._lock:
             critical: list[str] = []
             causes: list[Cause] = []
@@ -213,6 +241,10 @@ class HealthStatus:
             degraded += self._stuck_leases
             if impairment is not None:
                 degraded.append(impairment)
+            for name, router in routers:
+                reasons = critical if router.state is HealthState.CRITICAL else degraded
+                reasons += [f"{name}: {reason}" for reason in router.reasons if reason != impairment]
+                causes += router.causes
             state = HealthState.HEALTHY
             if critical or degraded:
                 state = HealthState.CRITICAL if critical else HealthState.DEGRADED

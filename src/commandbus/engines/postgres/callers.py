@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
-from psycopg.types.numeric import Int8Dumper
 
 from commandbus.engines.postgres.connections import execute
 from commandbus.engines.postgres.drivers import AWAITING, BLOCKING, Driver
 from commandbus.engines.postgres.failures import sqlstate_of, translate
+from commandbus.engines.postgres.pools import adapters
 from commandbus.engines.postgres.statements import Coalescing, Copy, bind
 from commandbus.engines.postgres.transaction_steps import Steps, in_transactions
 from commandbus.errors import ConfigurationError, InvalidOperationError
@@ -34,6 +34,8 @@ UNKNOWN = ""
 """The origin of what is sent here: no process has heard of it before its commit, so all are
 notified."""
 
+_ADAPTERS = adapters()
+"""Not those of the connection, where a caller may have registered others."""
 _SAVE = Statement("savepoint commandbus_op")
 _RELEASE = Statement("release savepoint commandbus_op")
 _UNDO = Statement("rollback to savepoint commandbus_op")
@@ -124,7 +126,7 @@ def _by_psycopg(driver: Driver, connection: Any) -> Performer:
     """How to execute statements on a connection of psycopg."""
     _check_transaction(connection)
     cursor = driver.cursor(connection, row_factory=tuple_row)
-    cursor.adapters.register_dumper(int, Int8Dumper)
+    cursor._adapters = _ADAPTERS
     return lambda statement: execute(driver, cursor, statement, UNKNOWN)
 
 

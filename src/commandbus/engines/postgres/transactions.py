@@ -4,7 +4,9 @@ The connection is the driver's own, as a user knows it: placeholders are `%s`, r
 on it through the session of a caller's transaction, in savepoints.
 
 A handler may leave anything behind in its session, so the message that ends the transaction resets the
-session, too: one round trip, and behind a pooler in transaction mode the same server connection.
+session, too: one round trip, and behind a pooler in transaction mode the same server connection. What
+it changes on the driver's connection (adapters, factories, handlers of notices) is put back before the
+bus uses the connection for itself.
 """
 
 from __future__ import annotations
@@ -13,9 +15,8 @@ import secrets
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import psycopg
-from psycopg import AsyncRawCursor, RawCursor
+from psycopg.adapt import AdaptersMap
 from psycopg.pq import TransactionStatus
-from psycopg.rows import tuple_row
 from psycopg.types.numeric import IntDumper
 
 from commandbus.engines.postgres.callers import AsyncCallerSession, CallerSession
@@ -84,8 +85,8 @@ class _AsyncCursor(psycopg.AsyncCursor[Any]):
 class _Transaction:
     """`line` has just begun it."""
 
-    _cursors: tuple[type[Any], type[Any]]
-    """Those that the handler gets, and those of the bus."""
+    _cursor: type[Any]
+    """As the handler gets them."""
 
     def __init__(self, line: Checkout, engine: PostgresEngine, mark: str, begun: Rows) -> None:
         self._line, self._engine, self._mark = line, engine, mark
@@ -94,8 +95,11 @@ class _Transaction:
         self._open = True
         self._committing = False
         """From then on, a transaction that is not open any more was not ended by the handler."""
-        self._prepare_threshold = connection.prepare_threshold
-        connection.cursor_factory = self._cursors[0]
+        self._attributes = vars(connection).copy()
+        self._prepared = connection.prepare_threshold, connection.prepared_max
+        connection.cursor_factory = self._cursor
+        connection._adapters = AdaptersMap(connection.adapters)
+        connection._notice_handlers, connection._notify_handlers = [], []
 
     @classmethod
     async def _begin(cls, line: Checkout, engine: PostgresEngine, seconds: float) -> Self:
@@ -106,20 +110,29 @@ class _Transaction:
             line.release()
             raise
 
+    def _take_back(self) -> None:
+        """The handler has ended: put back all that it may have set on the driver's connection."""
+        connection = self._connection
+        connection.__dict__ = self._attributes
+        connection.prepare_threshold, connection.prepared_max = self._prepared
+
     async def _check(self, op: Op[Any]) -> None:
         """Raises TransactionEnded when the handler ended the transaction."""
+        self._take_back()
         if self._is_idle() or scalar(await self._line.execute(_LOOK)) != self._began:
             op.close()
             raise TransactionEnded
 
     async def _commit(self) -> None:
         self._committing = True
+        self._take_back()
         self._end(await self._line.execute(_COMMIT))
         self._engine.hub.after_commit([])
 
     async def _rollback(self) -> None:
         if not self._open:
             return
+        self._take_back()
         left = self._is_idle()
         state: Rows = ()
         try:
@@ -133,16 +146,13 @@ class _Transaction:
         return bool(self._connection.pgconn.transaction_status == TransactionStatus.IDLE)
 
     def _end(self, state: Rows, left: bool = False) -> bool:
-        """Make the connection as it was, or close it, and give it back; whether the handler ended the
-        transaction. Nothing is awaited: a canceled handler must not leave its connection behind."""
+        """Give the connection back, or close it; whether the handler ended the transaction. Nothing is
+        awaited: a canceled handler must not leave its connection behind."""
         connection, self._open = self._connection, False
         mark, tainted = next(iter(state), (None, None))
         ended = not self._committing and (left or mark == self._mark)
         if ended or tainted != "f":
             connection.pgconn.finish()
-        else:
-            connection.cursor_factory, connection.row_factory = self._cursors[1], tuple_row
-            connection.prepare_threshold = self._prepare_threshold
         self._line.release()
         return ended
 
@@ -150,7 +160,7 @@ class _Transaction:
 class BlockingTransaction(_Transaction):
     """For `def` handlers."""
 
-    _cursors = (_Cursor, RawCursor)
+    _cursor = _Cursor
     commit = finishing(_Transaction._commit)
     rollback = finishing(_Transaction._rollback)
 
@@ -171,7 +181,7 @@ class BlockingTransaction(_Transaction):
 class AwaitingTransaction(_Transaction):
     """For `async def` handlers."""
 
-    _cursors = (_AsyncCursor, AsyncRawCursor)
+    _cursor = _AsyncCursor
     commit = _Transaction._commit
     rollback = _Transaction._rollback
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 from commandbus.domain.limits import Limit
 from commandbus.domain.schedule import ScheduleRecord
 from commandbus.operations.erasure import EraseReport
+from commandbus.operations.process_ends import EndProcessResult
 from commandbus.operations.queues import PurgeReport
 from commandbus.operations.retention import PruneReport
 
@@ -43,7 +44,7 @@ class Report(Struct, frozen=True):
     failed_ids: list[UUID] = []
 
 
-OTHERS = (EraseReport, Limit, PruneReport, PurgeReport, ScheduleRecord)
+OTHERS = (EndProcessResult, EraseReport, Limit, PruneReport, PurgeReport, ScheduleRecord)
 """Results of operations that are answered as they are."""
 ANSWERS: dict[str, Any] = {kind.__name__: kind for kind in (Done, Sent, *OTHERS)}
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from commandbus.errors import InvalidArgumentError, NotFoundError
+from commandbus.errors import InvalidArgumentError
+from commandbus.interfaces.actions import wording
 from commandbus.interfaces.actions.model import Action, Given, Kind, Many, Param, Subject
 from commandbus.interfaces.cli import text
 
@@ -98,7 +96,7 @@ def _when(required: bool) -> tuple[Param, ...]:
     )  # fmt: skip
 
 
-# From keys and parameters to arguments, and from results to words.
+# From keys and parameters to arguments.
 
 
 def _original(given: Given) -> Given:
@@ -111,18 +109,14 @@ def _scheduled(given: Given) -> Given:
     }
 
 
-RETAINED = ("completed", "failed", "canceled")
-"""Statuses whose commands are forgotten after a time, as options are named."""
-
-
 def _keep(given: Given) -> Given:
     """The command line's options, by the status that each is about."""
-    keep = {name.upper(): given[name] for name in RETAINED if name in given}
+    keep = {name.upper(): given[name] for name in wording.RETAINED if name in given}
     if not keep:
         raise InvalidArgumentError(
             "Say what to forget, and when: --completed 7d, --failed 90d or --canceled 30d."
         )
-    return {key: value for key, value in given.items() if key not in RETAINED} | {"keep": keep}
+    return {key: value for key, value in given.items() if key not in wording.RETAINED} | {"keep": keep}
 
 
 def _subject(given: Given) -> Given:
@@ -142,81 +136,6 @@ def _subject(given: Given) -> Given:
             )
     shaped = {key: value for key, value in given.items() if key != "subject"}
     return shaped | {"data": found["data"], "headers": found["header"], "tag": found["tag"].get("")}
-
-
-def _canceled(given: Given, result: Any) -> str:
-    return "asked to stop" if result == "STOP_REQUESTED" else "canceled"
-
-
-def _canceled_batch(given: Given, report: Any) -> str:
-    ended = text.plural(report.canceled + report.canceled_parked, "command")
-    asked = f"; {report.stop_requested:,} asked to stop" if report.stop_requested else ""
-    return f"canceled {ended} of batch {given['batch_id']}{asked}"
-
-
-def _resent(given: Given, result: Any) -> str:
-    return "not sent again: its unique key is held" if result.duplicate else "sent again"
-
-
-def _next(given: Given, record: Any) -> str:
-    """When a schedule sends; a run that is due is sent as soon as a worker looks."""
-    if record.next_run is None:
-        return f"{given['name']} is disabled"
-    age = text.age(record.next_run)
-    return f"{given['name']} is enabled; next run {age if age.startswith('in ') else f'due {age} ago'}"
-
-
-def _deleted(given: Given, was_there: bool) -> str:
-    if not was_there:
-        raise NotFoundError(f"There is no schedule {given['name']!r}.")
-    return f"{given['name']} is deleted"
-
-
-def _triggered(given: Given, sent: Any) -> str:
-    return (
-        f"{given['name']} has sent a command"
-        if not sent.duplicate
-        else "its last command has not ended"
-    )
-
-
-def _which(given: Given) -> str:
-    """`worker w-1 w-2`, `all workers of domain shop and host web-1`."""
-    wheres = [f" {where} {given[where]}" for where in ("domain", "host") if given.get(where)]
-    names = given.get("workers")
-    return f"worker {' '.join(names)}" if names else f"all workers of{' and'.join(wheres)}"
-
-
-def _asked(what: str) -> Callable[[Given, Any], str]:
-    """What was asked of which workers."""
-
-    def done(given: Given, names: list[str]) -> str:
-        shown = ", ".join([*names[:5], *(["…"] if len(names) > 5 else [])])
-        return f"{text.plural(len(names), 'worker')} asked to {what.format(**given)}: {shown}"
-
-    return done
-
-
-def _old(given: Given) -> str:
-    """`completed more than 7 d ago, failed more than 90 d ago`."""
-    kept = [(name, given[name]) for name in RETAINED if name in given]
-    return ", ".join(f"{name} more than {text.duration(seconds)} ago" for name, seconds in kept)
-
-
-def _whose(given: Given) -> str:
-    """`with data.account=42 and tag=customer-42, in shop, mail`."""
-    domains = ", ".join(given.get("domains", ())) or "all domains"
-    return f"with {' and '.join(given['subject'])}, in {domains}"
-
-
-def _erased(given: Given, report: Any) -> str:
-    return f"{text.plural(report.erased, 'command')} erased, {report.canceled} canceled before"
-
-
-def _not_erased(report: Any) -> list[str]:
-    waiting = f"{text.plural(report.waiting, 'command')} not ended; cancel_waiting cancels them first"
-    running = f"{text.plural(report.running, 'command')} running; repeat it when they have ended"
-    return [waiting] * bool(report.waiting) + [running] * bool(report.running)
 
 
 ENDED = ("COMPLETED", "FAILED", "CANCELED")
@@ -239,7 +158,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         "cancel", COMMAND, "cancel", "canceling.cancel",
-        "Cancel commands that wait or are parked, or ask those that run to stop.", _canceled,
+        "Cancel commands that wait or are parked, or ask those that run to stop.", wording.canceled,
         (Param("terminate", "Kill the child process of a handler that has one.", Kind.FLAG),),
         reason="required", reason_default="canceled on the command line",
         when=("PENDING", "IN_PROGRESS", *PARKED), style="danger",
@@ -269,7 +188,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         "resend", COMMAND, "resend", "edits.resend",
-        "Send ended commands again, as new commands.", _resent,
+        "Send ended commands again, as new commands.", wording.resent,
         (Param("data", "Another payload, for one command.", Kind.DOCUMENT, edits=True,
             one_only=True),),
         many=Many(
@@ -344,7 +263,7 @@ ACTIONS: tuple[Action, ...] = (
     # Schedules.
     Action(
         "add", SCHEDULE, "schedule add", "schedules.add_schedule",
-        "Send a command again and again, by cron or every.", _next,
+        "Send a command again and again, by cron or every.", wording.next_run,
         (
             *_when(required=True),
             Param("disabled", "Send nothing before it is enabled.", Kind.FLAG),
@@ -356,25 +275,27 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         "edit", SCHEDULE, "schedule edit", "schedules.edit_schedule",
-        "Change a schedule; the fields that are not given stay.", _next, _when(required=False),
+        "Change a schedule; the fields that are not given stay.", wording.next_run,
+        _when(required=False),
         details="cron replaces every, and every replaces cron.", answers="ScheduleRecord",
     ),
     Action(
         "trigger", SCHEDULE, "schedule trigger", "schedules.trigger_schedule",
-        "Send a schedule's command now, beside its runs.", _triggered, answers="Sent",
+        "Send a schedule's command now, beside its runs.", wording.triggered, answers="Sent",
             button="Send now",
     ),
     Action(
         "enable", SCHEDULE, "schedule enable", "schedules.enable_schedule",
-        "Let a schedule send again, from its next run on.", _next, when=("disabled",),
+        "Let a schedule send again, from its next run on.", wording.next_run, when=("disabled",),
     ),
     Action(
         "disable", SCHEDULE, "schedule disable", "schedules.disable_schedule",
-        "Stop a schedule until it is enabled; it stays in the list.", _next, when=("enabled",),
+        "Stop a schedule until it is enabled; it stays in the list.", wording.next_run,
+        when=("enabled",),
     ),
     Action(
         "delete", SCHEDULE, "schedule delete", "schedules.delete_schedule",
-        "Delete a schedule. The commands that it has sent stay.", _deleted, confirm="{name}",
+        "Delete a schedule. The commands that it has sent stay.", wording.deleted, confirm="{name}",
             style="danger",
     ),
     # Breakers.
@@ -395,7 +316,7 @@ ACTIONS: tuple[Action, ...] = (
     # Batches.
     Action(
         "cancel", BATCH, "batch cancel", "batches.cancel_batch",
-        "Cancel the commands of a batch that have not ended.", _canceled_batch,
+        "Cancel the commands of a batch that have not ended.", wording.canceled_batch,
         details="Waiting and parked ones end at once; running ones are asked to stop.",
         when=("open",), style="danger",
         button="Cancel the rest",
@@ -429,38 +350,46 @@ ACTIONS: tuple[Action, ...] = (
         "process {process_id} is asked to undo its steps; a router does it",
         reason="required", reason_default="canceled by an operator", when=("forward",), style="danger",
     ),
+    Action(
+        "end", PROCESS, "process end", "process_ends.end_process",
+        "End a process where it stands; nothing is undone.", wording.ended,
+        details="For one whose record cannot be read, or whose declaration no program has any more: no "
+        "router can cancel it. It is FAILED.",
+        reason="required", answers="EndProcessResult", when=("cannot go on",), style="danger",
+        button="End without undoing",
+    ),
     # Workers.
     Action(
         "quiet", WORKER, "workers quiet", "worker_requests.quiet_workers",
         "Let workers claim nothing more until they are resumed; they finish what they hold.",
-        _asked("be quiet"), _WORKERS,
+        wording.asked("be quiet"), _WORKERS,
         details="They stay alive and are listed as QUIET. It is over when they are started again; to "
         "hold a whole domain back, pause it.",
-        meant=_which, when=("RUNNING",),
+        meant=wording.which, when=("RUNNING",),
     ),
     Action(
         "resume", WORKER, "workers resume", "worker_requests.resume_workers",
-        "Let quiet workers claim again.", _asked("go on"), _WORKERS,
-        meant=_which, when=("QUIET",), style="main",
+        "Let quiet workers claim again.", wording.asked("go on"), _WORKERS,
+        meant=wording.which, when=("QUIET",), style="main",
     ),
     Action(
         "stop", WORKER, "workers stop", "worker_requests.stop_workers",
         "Stop workers as SIGTERM does: what runs may finish in time, the rest goes back.",
-        _asked("stop"), _WORKERS,
+        wording.asked("stop"), _WORKERS,
         details="A worker process that was stopped so is not started again by commandbus worker, "
         "which ends with code 0 when none is left; systemd and Kubernetes may start it again.",
-        reason="required", reason_default="stopped on the command line", meant=_which,
+        reason="required", reason_default="stopped on the command line", meant=wording.which,
         when=("RUNNING", "QUIET"), style="danger",
     ),
     Action(
         "concurrency", WORKER, "workers concurrency", "worker_requests.set_worker_concurrency",
         "Change how many handlers workers run at once; what runs goes on.",
-        _asked("run {concurrency} at once"),
+        wording.asked("run {concurrency} at once"),
         (Param("concurrency", "How many at once.", Kind.INTEGER, required=True, positional=True,
             metavar="N", most=10_000), *_WORKERS),
         details="The configured number takes it back, and so does a restart. More than the pool of a "
         "worker allows is refused.",
-        meant=_which, when=("RUNNING", "QUIET"), button="Resize",
+        meant=wording.which, when=("RUNNING", "QUIET"), button="Resize",
     ),
     # The store.
     Action(
@@ -469,16 +398,16 @@ ACTIONS: tuple[Action, ...] = (
         lambda given, report: f"{text.plural(report.gone, 'command')} forgotten",
         tuple(
             Param(status, "Forget those that ended longer ago.", Kind.DURATION, metavar="TIME")
-            for status in RETAINED
+            for status in wording.RETAINED
         ),
         details="Parked commands are never forgotten, and the counts stay.",
-        confirm="prune", answers="PruneReport", shape=_keep, preview="preview", meant=_old,
+        confirm="prune", answers="PruneReport", shape=_keep, preview="preview", meant=wording.old,
         counted=lambda report: report.gone, style="danger",
     ),
     Action(
         "erase", STORE, "db erase", "erasure.erase",
         "Erase what the commands of a data subject carried; ids, times and outcomes stay.",
-        _erased,
+        wording.erased,
         (
             Param("subject",
                 "data.PATH=VALUE, header.PATH=VALUE or tag=VALUE; all that are given must hold.",
@@ -490,8 +419,8 @@ ACTIONS: tuple[Action, ...] = (
         details="Running commands are left, and waiting ones, too, unless cancel_waiting is given. "
         "It can be repeated for them.",
         reason="required", reason_default="erasure on request of the subject", confirm="erase",
-        answers="EraseReport", shape=_subject, left=_not_erased, preview="dry_run", meant=_whose,
-        counted=lambda report: report.erased, style="danger",
+        answers="EraseReport", shape=_subject, left=wording.not_erased, preview="dry_run",
+        meant=wording.whose, counted=lambda report: report.erased, style="danger",
     ),
 )  # fmt: skip
 

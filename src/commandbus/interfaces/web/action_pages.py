@@ -25,6 +25,7 @@ from commandbus.interfaces.web.identity import Account
 from commandbus.interfaces.web.schemas import TroubleQuery
 from commandbus.interfaces.web.views import segment
 from commandbus.operations.bulk_troubleshooting import BulkReport, FailureGroup
+from commandbus.store.reading import UNREADABLE
 
 Content = tuple[str, dict[str, Any]]
 """The name of a template and what it shows."""
@@ -210,6 +211,8 @@ def states_of(process: ProcessRecord) -> set[str]:
         states.add("waits for a signal")
     if process.status == "WAITING_FOR_TROUBLESHOOTING":
         states |= {"stuck"} | ({"compensation failed"} if process.compensation_failed else set())
+    if "stuck" in states or (process.error is not None and process.error.code == UNREADABLE):
+        states.add("cannot go on")
     return states
 
 

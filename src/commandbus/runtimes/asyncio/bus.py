@@ -24,6 +24,7 @@ from commandbus.operations import (
     parked_notes,
     payload_check,
     presence,
+    process_ends,
     processes,
     queues,
     restarts,
@@ -62,6 +63,7 @@ class _Sending(Acting):
     get_process = awaiting(processes.get_process, read=True)
     signal_process = awaiting(processes.signal_process)
     cancel_process = awaiting(processes.cancel_process)
+    end_process = awaiting(process_ends.end_process)
 
 
 class CommandBus(BusBase, _Sending):

@@ -13,7 +13,7 @@ from uuid import UUID
 from commandbus.domain.command import SendRequest
 from commandbus.domain.moment import Duration
 from commandbus.domain.process.declaration import Process
-from commandbus.operations import processes
+from commandbus.operations import process_ends, processes
 from commandbus.operations.flows import drive
 from commandbus.operations.processes import ProcessStart
 from commandbus.runtimes.asyncio.background import Background
@@ -68,6 +68,7 @@ class ProcessManager(ManagerBase[S]):
     wait = awaiting_flow(processes.wait_process)
     signal = awaiting(processes.signal_process)
     cancel = awaiting(processes.cancel_process)
+    end = awaiting(process_ends.end_process)
     retry = awaiting(processes.retry_process)
     skip_compensation = awaiting(processes.skip_compensation)
 

@@ -24,6 +24,7 @@ from commandbus.operations import (
     parked_notes,
     payload_check,
     presence,
+    process_ends,
     processes,
     queues,
     restarts,
@@ -62,6 +63,7 @@ class _Sending(Acting):
     get_process = blocking(processes.get_process, read=True)
     signal_process = blocking(processes.signal_process)
     cancel_process = blocking(processes.cancel_process)
+    end_process = blocking(process_ends.end_process)
 
 
 class SyncCommandBus(BusBase, _Sending):

@@ -13,7 +13,7 @@ from uuid import UUID
 from commandbus.domain.command import SendRequest
 from commandbus.domain.moment import Duration
 from commandbus.domain.process.declaration import Process
-from commandbus.operations import processes
+from commandbus.operations import process_ends, processes
 from commandbus.operations.flows import drive
 from commandbus.operations.processes import ProcessStart
 from commandbus.runtimes.processes import ManagerBase, RouterBase, S, stop_seconds
@@ -70,6 +70,7 @@ class SyncProcessManager(ManagerBase[S]):
     wait = blocking_flow(processes.wait_process)
     signal = blocking(processes.signal_process)
     cancel = blocking(processes.cancel_process)
+    end = blocking(process_ends.end_process)
     retry = blocking(processes.retry_process)
     skip_compensation = blocking(processes.skip_compensation)
 

@@ -153,6 +153,7 @@ ACTIONS: dict[str, Case] = {
         "nothing",
     ),
     "cancel_process": Case(started, of_bus("cancel_process"), None),
+    "end_process": Case(started, of_bus("end_process"), "raise"),
     "retry_process": Case(stuck(PermanentCommandError("BROKEN")), of_bus("retry_process"), "raise"),
     "skip_compensation": Case(stuck(BusinessRuleException("SOLD")), of_bus("skip_compensation"), None),
     "signal_process": Case(started, of_bus("signal_process", "paid"), None),

@@ -312,6 +312,8 @@ class AtomicitySuite:
         sagas.done("cancel_car", BusinessRuleException("NO", "never"))
         skip = lambda: bus.call(bus.bus.skip_compensation, process_id, "sold")  # noqa: E731
         assert fails_at_every_step(bus, skip) >= 2
+        end = lambda: bus.call(bus.bus.end_process, process_id, "lost")  # noqa: E731
+        assert fails_at_every_step(bus, end) >= 4
 
     def test_declarations_are_brought_into_the_store_all_or_nothing(self, bus: Harness) -> None:
         first, second = _declared(bus, "0 2 * * *", "10/m"), _declared(bus, "0 3 * * *", "20/m")

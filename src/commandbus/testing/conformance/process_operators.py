@@ -369,7 +369,7 @@ class ProcessTimeSuite:
     ) -> None:
         sagas = Sagas(bus, Timed)
         bad, good = sagas.start(), sagas.start()
-        bus.run(_damage(bus, bad, part))
+        bus.run(damage(bus, bad, part))
         assert sagas.pass_time(11) == 2
         assert sagas.status(good) == "COMPENSATING"
         assert sagas.status(bad) == "WAITING_FOR_TROUBLESHOOTING"
@@ -448,7 +448,7 @@ class SignalSuite:
             bus.call(bus.bus.signal_process, sagas.start(Trip()), "not a name")
 
 
-def _damage(bus: Harness, process_id: UUID, part: str) -> Op[Any]:
+def damage(bus: Harness, process_id: UUID, part: str) -> Op[Any]:
     """What is kept of a process becomes unreadable, as a hand in the tables might make it."""
     (row,) = yield from bus.store.lock_processes([process_id])
     return (yield from bus.store.put_processes([replace(row, **{part: "no json"})], []))

@@ -12,6 +12,7 @@ from commandbus.domain.process.values import ProcessStatus
 from commandbus.errors import InvalidOperationError, StoreUnavailable
 from commandbus.operations.routing import route
 from commandbus.operations.scope import Await, Send
+from commandbus.runtimes.probes import livez, readyz
 from commandbus.services.process_router import RouterLoop, RouterMetrics, router_settings
 from commandbus.store.op import Op, Statement
 from commandbus.store.records import ClaimRequest
@@ -149,6 +150,35 @@ class RoutingSuite:
             eventually(lambda: sagas.waiting() == ["book_car"] * 2)
             eventually(lambda: router.metrics.routed == 2)
         assert bus.stats("book_trip.replies").parked == 0
+
+    @pytest.mark.parametrize("what", ["claim", "next_process_due"])
+    def test_a_router_whose_statements_fail_for_long_is_not_healthy(
+        self, bus: Harness, what: str
+    ) -> None:
+        """Nor is a worker of the same bus, whose probes name the router."""
+        worker, router = bus.worker(), bus.router_class(bus.bus, BookTrip, timer_interval=0.1)
+        moment, away = [0.0], StoreUnavailable("It is away.")
+        router.health_status._monotonic = lambda: moment[0]
+
+        def judged() -> list[str]:
+            return [one.health_status.state for one in (router, worker)]
+
+        with spy_on(bus.store, what, *[away] * 1000):
+            running = bus.spawn(router.run)
+            eventually(lambda: router.health_status.report().consecutive_failures > 0)
+            assert judged() == ["HEALTHY", "HEALTHY"]
+            moment[0] = 30.0
+            assert judged() == ["DEGRADED", "DEGRADED"]
+            (reason,) = router.health_status.reasons
+            assert "in a row failed within 30 s" in reason
+            assert f"{router.name}: " in str(readyz(worker)[1]["warnings"])
+            moment[0] = 60.0
+            assert judged() == ["CRITICAL", "CRITICAL"]
+            assert livez(worker)[1]["health"]["state"] == "CRITICAL"
+        eventually(lambda: judged() == ["HEALTHY", "HEALTHY"])
+        bus.call(router.stop, 20)
+        running.result(20)
+        assert worker.health_status.routers == {}
 
     def test_a_reply_that_cannot_be_routed_is_parked_alone(self, bus: Harness) -> None:
         sagas = Sagas(bus, BookTrip)
