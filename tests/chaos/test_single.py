@@ -30,7 +30,8 @@ to an SQLite file for seconds, so few commands may go through."""
 def run_of(title: str, folder: Path, seconds: float = SECONDS) -> Run:
     size = Size(21, seconds, folder, load=PATIENCE - 1, redelivery=PATIENCE)
     experiments = {one.keywords.get("title"): one for one in single(size)}
-    run = experiments[title]()
+    # `make chaos` goes on until thousands have ended.
+    run = experiments[title](commands_min=COMMANDS)
     assert isinstance(run, Run)
     return run
 

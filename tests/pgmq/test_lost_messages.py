@@ -73,6 +73,7 @@ def leases() -> int:
     return int(sql("select count(*) from commandbus.lease")[0][0])
 
 
+@pytest.mark.alternating
 @REMOVALS
 @pytest.mark.parametrize("gone", [1, 3])
 def test_commands_whose_messages_are_gone_when_their_lease_ends_run_again(
@@ -196,6 +197,7 @@ def test_a_lease_that_cannot_be_taken_back_stops_nothing_else(
     assert leases() == 2
 
 
+@pytest.mark.alternating
 @REMOVALS
 @pytest.mark.parametrize("gone", [1, 3])
 def test_a_worker_ends_commands_whose_messages_are_gone_while_its_lease_is_valid(

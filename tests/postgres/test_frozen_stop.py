@@ -89,6 +89,7 @@ ASKS = {
 """What a router asks when the server stops answering."""
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("asks", ASKS)
 def test_a_router_of_a_frozen_server_stops_in_its_time(
     bus: Harness, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, asks: str

@@ -130,6 +130,7 @@ def say(bus: Harness, *sql: str, fails: bool = False) -> Any:
     return bus.wait(bus.send(data={"sql": list(sql), "fails": fails}), 20)
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("fails", [False, True], ids=["completed", "failed"])
 def test_nothing_of_a_session_is_seen_by_later_commands(bus: Harness, kind: str, fails: bool) -> None:
     with bus.run_worker(Talk(kind).registry, concurrency=1, retry_policy=RetryPolicy(max_attempts=1)):
@@ -284,6 +285,7 @@ ENDINGS = {
 }
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("fails", [False, True], ids=["returns", "raises"])
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_handler_that_ends_its_transaction_is_parked_at_once(
@@ -359,6 +361,7 @@ def test_the_workers_settings_end_with_the_transaction(bus: Harness, runtime: st
 
 
 @pytest.mark.skipif(PROGRAM is None, reason="!!! SKIPPED: pgbouncer is not installed")
+@pytest.mark.alternating
 @pytest.mark.parametrize("fails", [False, True], ids=["completed", "failed"])
 def test_other_clients_of_a_pooler_see_nothing_of_a_handlers_session(
     configuration: Configuration, runtime: str, kind: str, fails: bool

@@ -132,6 +132,7 @@ def test_transactions_of_one_claim_do_not_wait_for_each_other(configuration: Con
             assert record.status is CommandStatus.COMPLETED
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("error", [ValueError("no"), BusinessRuleException("NO")])
 def test_a_failure_undoes_the_effects(bus: Harness, kind: str, error: Exception) -> None:
     def fail(command: Any, context: Any) -> None:

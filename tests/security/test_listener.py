@@ -119,6 +119,7 @@ FLOODS = {
 }
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("payload", FLOODS.values(), ids=FLOODS)
 def test_a_flood_of_notifications_holds_up_no_command(
     bus: Harness, url: str, elsewhere: Harness, payload: str

@@ -81,6 +81,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("token", SHAPES, ids=str)
 def test_no_token_breaks_a_claim(bus: Harness, token: Any) -> None:
     bus.send(data="first")
@@ -140,6 +141,7 @@ def test_a_token_does_not_stand_for_a_command_that_waits(bus: Harness) -> None:
 MOMENTS = ["infinity", "-infinity", "290000-01-01", "4713-01-01 BC", "0001-01-01", "9999-12-31 23:59"]
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_no_time_of_sending_breaks_a_claim_or_a_record(bus: Harness, moment: str) -> None:
     bus.send(data="first")
@@ -156,6 +158,7 @@ def test_no_time_of_sending_breaks_a_claim_or_a_record(bus: Harness, moment: str
     assert bus.get(received[1].command.command_id).created_at <= bus.now
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("moment", [m for m in MOMENTS if m != "9999-12-31 23:59"])
 def test_no_visibility_time_breaks_a_claim_or_the_figures(bus: Harness, moment: str) -> None:
     bus.send(data="first")
@@ -171,6 +174,7 @@ def test_no_visibility_time_breaks_a_claim_or_the_figures(bus: Harness, moment: 
     assert readable(bus) == 1 + len(received)
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("read_ct", [2**31 - 1, 2**31 - 2, 40_000, 32_767, -7, -(2**31)])
 def test_no_read_count_breaks_a_claim_or_a_settle(bus: Harness, read_ct: int) -> None:
     own = bus.send(data="own")
@@ -189,6 +193,7 @@ def test_no_read_count_breaks_a_claim_or_a_settle(bus: Harness, read_ct: int) ->
     assert readable(bus) == 2
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize(
     "moment", ["0001-01-01T00:00:00+14:00", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59-14:00"]
 )
@@ -227,6 +232,7 @@ HEADERS = {
 }
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("message", ODD.values(), ids=ODD)
 def test_no_message_stops_the_domain_or_makes_a_record_unreadable(bus: Harness, message: str) -> None:
     bus.send(data="first")
@@ -237,6 +243,7 @@ def test_no_message_stops_the_domain_or_makes_a_record_unreadable(bus: Harness, 
     assert {record.domain for record in bus.query()} <= {"orders", "others"}
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("headers", HEADERS.values(), ids=HEADERS)
 def test_no_headers_stop_the_domain_or_make_a_record_unreadable(bus: Harness, headers: Any) -> None:
     bus.send(data="first")
@@ -274,6 +281,7 @@ def test_thousands_of_messages_that_are_no_commands_do_not_starve_a_command(bus:
 RESERVED = [REPLY_TYPE, "commandbus.signal", "commandbus.control", "commandbus.new"]
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("command_type", RESERVED)
 def test_types_of_the_bus_itself_are_archived(bus: Harness, command_type: str) -> None:
     bus.send(data="first")

@@ -17,7 +17,7 @@ import typer.main
 from commandbus.errors import CommandBusError
 from commandbus.interfaces.cli.app import app
 from commandbus.interfaces.web.openapi import document
-from tests.tidy.project import ROOT
+from tests.tidy.project import ROOT, syntax
 
 CODE = re.compile(r"[A-Z][A-Z_]{3,}")
 MAKERS = {
@@ -50,6 +50,7 @@ def name_of(function: ast.expr) -> str:
     return str(getattr(function, "id", getattr(function, "attr", "")))
 
 
+@cache
 def codes_in_the_source() -> set[str]:
     """Texts in capitals that are passed to what makes failures and reasons for parking, and those that
     are passed by such a name, or are its default."""
@@ -60,7 +61,7 @@ def codes_in_the_source() -> set[str]:
         *(file for room in ROOMS for file in (package / room).rglob("*.py")),
     ):
         values: list[ast.expr | None] = []
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(syntax(path)):
             if isinstance(node, ast.Call):
                 made = name_of(node.func) in MAKERS
                 values += node.args if made else ()

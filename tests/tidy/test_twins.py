@@ -12,7 +12,7 @@ from difflib import SequenceMatcher
 from itertools import product
 from pathlib import Path
 
-from tests.tidy.project import SOURCE, files_below, relative
+from tests.tidy.project import SOURCE, files_below, relative, syntax
 
 NODES_MIN = 40
 """A thinner pair is the shell of a runtime: a call, and what it waits for."""
@@ -46,7 +46,7 @@ def shape(function: Function) -> Shape:
 
 
 def functions(path: Path) -> Iterator[tuple[str, bool, Shape]]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(syntax(path)):
         if isinstance(node, Function) and len(found := shape(node)) >= NODES_MIN:
             name = f"{relative(path)}:{node.lineno} {node.name}"
             yield name, isinstance(node, ast.AsyncFunctionDef), found
