@@ -115,7 +115,7 @@ def dead_in(folder: Path) -> list[str]:
 def paused_in(folder: Path, worker: str) -> WorkerDeath | None:
     """What is known of a worker whose process is stopped."""
     loss = Recordings(folder).loss_of(worker)
-    return loss if loss is not None and loss.paused else None
+    return loss if loss is not None and loss.excused else None
 
 
 class TestWriting:
@@ -238,7 +238,21 @@ class TestLoss:
             assert Recordings(folder).death_of(worker) is None
             loss = Recordings(folder).loss_of(worker)
         assert loss is not None
-        assert (loss.running, loss.finished, loss.paused) == ({(7, 1), (7, 2)}, frozenset(), False)
+        assert (loss.running, loss.finished, loss.excused) == ({(7, 1), (7, 2)}, frozenset(), False)
+
+    def test_no_command_is_the_reason_while_its_worker_asks_in_vain(self, folder: Path) -> None:
+        with recorder_in(folder) as recorder:
+            recorder.began(claimed(1))
+            recorder.began(claimed(2))
+            recorder.ended(claimed(2))
+            worker = recorder.path.name.removesuffix(".recorder")
+            recorder.excused(100.0)
+            loss = Recordings(folder, monotonic=lambda: 99.0).loss_of(worker)
+            assert loss is not None
+            assert (loss.running, loss.finished, loss.excused) == ({(7, 1)}, {(7, 2)}, True)
+            loss = Recordings(folder, monotonic=lambda: 100.0).loss_of(worker)
+            assert loss is not None
+            assert not loss.excused
 
     def test_nothing_is_known_of_another_worker(self, folder: Path) -> None:
         with recorder_in(folder):

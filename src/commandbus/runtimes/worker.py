@@ -261,6 +261,7 @@ class RuntimeWorker(AskedWorker, Generic[Bus]):
             self._on_leases_gone,
             partial(self._engine.hub.wake, CANCELLATIONS, None, "renewal"),
             self._outage,
+            self._on_excused,
         )
         self._execution.keeper = self._keeper
         recording = self._record()
@@ -353,6 +354,10 @@ class RuntimeWorker(AskedWorker, Generic[Bus]):
         if self._execution.recorder is not None:
             self._execution.recorder.leases_gone(lease_ids)
         self._post_from_anywhere(LeasesGone(lease_ids))
+
+    def _on_excused(self, until: float) -> None:
+        if self._execution.recorder is not None:
+            self._execution.recorder.excused(until)
 
     def _on_cancel_requests(self, requests: dict[int, CancelRequest]) -> None:
         """All that stand: those that were not known before are passed on to their handlers."""

@@ -28,10 +28,12 @@ from commandbus.worker.isolation.orphans import end_orphans
 from commandbus.worker.recorder import (
     ENTRY,
     ENTRY_BYTES,
+    EXCUSED_UNTIL,
     FINISHED,
     HEADER_BYTES,
     KILLED_ITSELF,
     MAGIC,
+    MOMENT,
     OFF,
     PREFIX,
     RUNNING,
@@ -74,6 +76,8 @@ class Recording(msgspec.Struct, frozen=True):
     finished: frozenset[Run]
     complete: bool
     killed_itself: bool = False
+    excused_until: float = 0.0
+    """Until then leases end because the store does not answer."""
 
     def death(self, cause: str | None = None, from_inside: bool | None = None) -> WorkerDeath:
         process = self.header.process
@@ -103,7 +107,8 @@ def read_recording(data: bytes) -> Recording:
         elif state == FINISHED:
             finished.add((lease_id, seq))
     complete, killed_itself = not data[UNRECORDED], bool(data[KILLED_ITSELF])
-    return Recording(header, running, frozenset(finished), complete, killed_itself)
+    (excused_until,) = MOMENT.unpack_from(data, EXCUSED_UNTIL)
+    return Recording(header, running, frozenset(finished), complete, killed_itself, excused_until)
 
 
 def _header(data: bytes) -> Header:
@@ -223,8 +228,8 @@ class Recordings:
     def loss_of(self, worker: str) -> WorkerDeath | None:
         """What the recorder of a worker says whose lease has ended, also if its process lives. Such a
         process begins nothing under that lease: it writes down a begin before it looks at the lease. If
-        it is not stopped, what it finished counts a crash, too: its outcome may be what cannot be
-        recorded."""
+        it is not stopped, and the store is not away, what it finished counts a crash, too: its outcome
+        may be what cannot be recorded."""
         recording, is_dead = self._read(worker)
         if recording is None or is_dead:
             return None if recording is None else recording.death()
@@ -232,8 +237,8 @@ class Recordings:
         if not process.is_near(this_process()):
             return None
         begun, replace = recording.death(NOT_RENEWED), msgspec.structs.replace
-        if is_seen_stopped(process):
-            return replace(begun, paused=True)
+        if is_seen_stopped(process) or self._monotonic() < recording.excused_until:
+            return replace(begun, excused=True)
         blames = len(begun.running) <= 1
         return replace(
             begun, running=begun.running | begun.finished, finished=frozenset(), from_inside=blames
