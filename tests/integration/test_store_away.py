@@ -1,0 +1,117 @@
+"""A store that is away for longer than a lease: no worker has died, and no command counts a crash."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commandbus import CommandStatus, HandlerRegistry
+from commandbus.records import AuditEventType
+from commandbus.testing import Configuration, FakeClock, Gate, Harness, eventually
+from commandbus.worker.recordings import read_recording
+from tests.pgmq.database import pgmq_configuration
+from tests.postgres.database import postgres_configuration, tcp
+from tests.support.proxy import Proxy
+
+LEASE_SECONDS = 3.0
+"""A keeper that a busy machine delays must still ask before the end."""
+SERVER = (pytest.mark.postgres, pytest.mark.timeout(120))
+
+Away = Callable[[], AbstractContextManager[None]]
+
+
+@contextmanager
+def on_server(configuration: Configuration, runtime: str, kind: str) -> Iterator[tuple[Harness, Away]]:
+    """Behind a proxy, which refuses everything or falls silent."""
+    with Proxy(tcp(configuration.url)) as proxy:
+
+        @contextmanager
+        def refusing() -> Iterator[None]:
+            proxy.refusing = True
+            proxy.cut()
+            try:
+                yield
+            finally:
+                proxy.refusing = False
+
+        through = Configuration(
+            configuration.name,
+            proxy.url,
+            advance=configuration.advance,
+            transport=configuration.transport,
+        )
+        with closing(through.open(runtime)) as bus:
+            yield bus, proxy.frozen if kind == "frozen" else refusing
+
+
+@contextmanager
+def in_file(path: Path, runtime: str) -> Iterator[tuple[Harness, Away]]:
+    """Beside another program, which holds the write lock of the file."""
+
+    @contextmanager
+    def locked() -> Iterator[None]:
+        with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as other:
+            other.execute("begin immediate")
+            yield
+
+    configuration = Configuration("sqlite", f"sqlite:///{path}", clock=FakeClock())
+    with closing(configuration.open(runtime)) as bus:
+        yield bus, locked
+
+
+@pytest.fixture(
+    params=[
+        "sqlite locked asyncio",
+        "sqlite locked threads",
+        pytest.param("postgres refusing asyncio", marks=SERVER),
+        pytest.param("postgres frozen threads", marks=SERVER),
+        pytest.param("pgmq refusing threads", marks=[*SERVER, pytest.mark.pgmq]),
+        pytest.param("pgmq frozen asyncio", marks=[*SERVER, pytest.mark.pgmq]),
+    ]
+)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Harness, Away]]:
+    engine, kind, runtime = request.param.split()
+    if engine == "sqlite":
+        opened = in_file(tmp_path / "bus.db", runtime)
+    else:
+        made = {"postgres": postgres_configuration, "pgmq": pgmq_configuration}[engine]
+        opened = on_server(made(), runtime, kind)
+    with opened as found:
+        yield found
+
+
+def asks_in_vain(worker: Any) -> bool:
+    """Whether the worker has asked for its leases and has no answer."""
+    recording = read_recording(worker._execution.recorder.content())
+    return recording.excused_until > time.monotonic()
+
+
+def test_what_ran_or_had_finished_meanwhile_runs_again_without_a_crash(
+    place: tuple[Harness, Away],
+) -> None:
+    bus, away = place
+    registry, gate = HandlerRegistry(), Gate()
+    registry.register("orders", "ship", gate)
+    options = {"concurrency": 2, "visibility_timeout": LEASE_SECONDS, "poll_interval": 0.2}
+    with bus.run_worker(registry, **options) as running:
+        ids = [bus.send(), bus.send()]
+        gate.wait_for(2)
+        with away():
+            gate.let_one_go()  # its outcome cannot be recorded
+            eventually(lambda: asks_in_vain(running.worker))
+            bus.advance(LEASE_SECONDS + 1)
+        gate.open()
+        for command_id in ids:
+            eventually(lambda one=command_id: bus.get(one).status is CommandStatus.COMPLETED)
+    for command_id in ids:
+        assert bus.get(command_id).crashes == 0
+        kinds = bus.kinds(command_id)
+        assert AuditEventType.WORKER_LOST not in kinds
+        assert kinds.count(AuditEventType.RELEASED) == 1
+    assert len(gate.entered) == 4
