@@ -65,16 +65,16 @@ def in_file(path: Path, runtime: str) -> Iterator[tuple[Harness, Away]]:
         yield bus, locked
 
 
-@pytest.fixture(
-    params=[
-        "sqlite locked asyncio",
-        "sqlite locked threads",
-        pytest.param("postgres refusing asyncio", marks=SERVER),
-        pytest.param("postgres frozen threads", marks=SERVER),
-        pytest.param("pgmq refusing threads", marks=[*SERVER, pytest.mark.pgmq]),
-        pytest.param("pgmq frozen asyncio", marks=[*SERVER, pytest.mark.pgmq]),
-    ]
-)
+ON_FILES = ["sqlite locked asyncio", "sqlite locked threads"]
+ON_SERVERS = [
+    pytest.param("postgres refusing asyncio", marks=SERVER),
+    pytest.param("postgres frozen threads", marks=SERVER),
+    pytest.param("pgmq refusing threads", marks=[*SERVER, pytest.mark.pgmq]),
+    pytest.param("pgmq frozen asyncio", marks=[*SERVER, pytest.mark.pgmq]),
+]
+
+
+@pytest.fixture
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Harness, Away]]:
     engine, kind, runtime = request.param.split()
     if engine == "sqlite":
@@ -92,19 +92,37 @@ def asks_in_vain(worker: Any) -> bool:
     return recording.excused_until > time.monotonic()
 
 
+def has_been_away(worker: Any) -> bool:
+    """Whether the worker knows of an outage that ends leases."""
+    return bool(worker._outage.lasted(LEASE_SECONDS / 3, 1.0))
+
+
+@pytest.mark.parametrize("place", ON_FILES + ON_SERVERS, indirect=True)
 def test_what_ran_or_had_finished_meanwhile_runs_again_without_a_crash(
     place: tuple[Harness, Away],
 ) -> None:
-    bus, away = place
+    lose_two_leases(*place, asks_in_vain)
+
+
+@pytest.mark.parametrize("place", ON_SERVERS[1:3], indirect=True)
+def test_a_worker_without_a_recorder_is_excused_by_who_was_without_the_store_too(
+    place: tuple[Harness, Away],
+) -> None:
+    lose_two_leases(*place, has_been_away, recorder="off")
+
+
+def lose_two_leases(
+    bus: Harness, away: Away, is_noticed: Callable[[Any], bool], **options: Any
+) -> None:
     registry, gate = HandlerRegistry(), Gate()
     registry.register("orders", "ship", gate)
-    options = {"concurrency": 2, "visibility_timeout": LEASE_SECONDS, "poll_interval": 0.2}
+    options |= {"concurrency": 2, "visibility_timeout": LEASE_SECONDS, "poll_interval": 0.2}
     with bus.run_worker(registry, **options) as running:
         ids = [bus.send(), bus.send()]
         gate.wait_for(2)
         with away():
             gate.let_one_go()  # its outcome cannot be recorded
-            eventually(lambda: asks_in_vain(running.worker))
+            eventually(lambda: is_noticed(running.worker))
             bus.advance(LEASE_SECONDS + 1)
         gate.open()
         for command_id in ids:

@@ -103,7 +103,7 @@ RENEWED, GONE, AWAY = [], [1], None
         ([50, 50], [AWAY, RENEWED], [True, True], True),
     ],
     ids=[
-        "it is renewed", "no answer", "too late an answer", "asked too late", "asked too late, no answer",
+        "it is renewed", "no answer", "an answer too late", "asked too late", "asked too late, in vain",
         "an outage longer than the lease", "a short outage",
     ],
 )  # fmt: skip

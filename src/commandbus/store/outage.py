@@ -16,6 +16,8 @@ class Outage:
 
     def __init__(self) -> None:
         self.since: float | None = None
+        self._last = 0.0, 0.0
+        """From when to when it was away the last time."""
         self._lock = threading.Lock()
 
     def failed(self, what: str, error: BaseException, log: logging.Logger) -> None:
@@ -36,8 +38,16 @@ class Outage:
             return
         with self._lock:
             began, self.since = self.since, None
-        if began is not None:
-            logger.warning("the store is back after %.1f s", time.monotonic() - began)
+            if began is None:
+                return
+            self._last = began, time.monotonic()
+        logger.warning("the store is back after %.1f s", time.monotonic() - began)
+
+    def lasted(self, seconds: float, ago: float) -> bool:
+        """Whether the store was away for so long, and still is, or was less than `ago` seconds ago."""
+        now, since = time.monotonic(), self.since
+        began, ended = self._last if since is None else (since, now)
+        return ended - began >= seconds and now < ended + ago
 
 
 _known: dict[str, Outage] = {}

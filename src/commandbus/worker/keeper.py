@@ -5,8 +5,8 @@ A lease is renewed at a third of its length; one that cannot be renewed any more
 that begins a command asks here first: a process that was stopped for a while wakes up with leases that
 have run out, before it could be notified.
 
-While it asks in time and the store does not answer, it says so: a lease that ends then is no sign that a
-command holds up its process, which would have held up this thread, too.
+While it asks in time and the store does not answer, it says so: a lease that ends then is no sign that
+a command holds up its process, which would have held up this thread, too.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ from pathlib import Path
 import msgspec
 
 from commandbus.domain.process_identity import ProcessEntry
-from commandbus.store.deaths import NOT_RENEWED, Run, WorkerDeath
+from commandbus.store.deaths import NOT_RENEWED, Run, Witness, WorkerDeath
+from commandbus.store.outage import Outage
 from commandbus.store.process_list import is_seen_alive, is_seen_stopped, this_process
 from commandbus.store.session import Engine
 from commandbus.worker.isolation.orphans import end_orphans
@@ -61,6 +62,8 @@ SUPERVISOR_SECONDS = 2.0
 LOOKS_SECONDS = 0.1, 0.3, 2.0, 8.0, 30.0
 """After which times the leases of a dead worker are looked for again: a claim that the server was
 carrying out when the process died may be committed later, at most when its statement timeout ends."""
+BACK_SECONDS = 10.0
+"""In which time after an outage workers renew their leases, or others take them back."""
 
 
 class DamagedRecorderError(ValueError):
@@ -345,6 +348,20 @@ class Recordings:
             return header.process.entry not in ended
         now = self._monotonic()
         return now - self._seen.setdefault(path, now) < SUPERVISOR_SECONDS
+
+
+def witness_of(recordings: Recordings | None, outage: Outage, lease_seconds: float) -> Witness:
+    """What is known of a worker whose lease has ended: what its recorder says. Where no recorder can be
+    read, it is excused by an outage that this process knows of, if that was long enough to end a lease:
+    each is renewed after a third of its length."""
+
+    def witness(worker: str) -> WorkerDeath | None:
+        loss = None if recordings is None else recordings.loss_of(worker)
+        if loss is None and outage.lasted(lease_seconds / 3, BACK_SECONDS):
+            return WorkerDeath(worker, NOT_RENEWED, complete=False, excused=True)
+        return loss
+
+    return witness
 
 
 def recordings_beside(engine: Engine, setting: str | None) -> Recordings | None:
