@@ -152,7 +152,7 @@ class FlightRecorder:
             MOMENT.pack_into(self._map, place + _DEADLINE_AT, time.monotonic() + seconds)
 
     def pauses(self, claimed: Claimed, *, goes_on: bool = False) -> None:
-        """It waits for the store, before its handler or after it, and is not what kills this process."""
+        """It waits for the store, before or after its handler, and is not what kills this process."""
         place = self._places.get((claimed.seq, claimed.lease_id))
         if place is not None:
             self._map[place + STATE] = RUNNING if goes_on else FINISHED
