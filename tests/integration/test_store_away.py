@@ -104,7 +104,7 @@ def test_what_ran_or_had_finished_meanwhile_runs_again_without_a_crash(
     lose_two_leases(*place, asks_in_vain)
 
 
-@pytest.mark.parametrize("place", ON_SERVERS[1:3], indirect=True)
+@pytest.mark.parametrize("place", ON_SERVERS[::2], indirect=True)
 def test_a_worker_without_a_recorder_is_excused_by_who_was_without_the_store_too(
     place: tuple[Harness, Away],
 ) -> None:
