@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -19,9 +21,27 @@ from tests.pgmq.database import pgmq_configuration
 from tests.postgres.database import postgres_configuration, tcp
 from tests.support.proxy import Proxy
 
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers have no recorder there")
+
 LEASE_SECONDS = 3.0
 """A keeper that a busy machine delays must still ask before the end."""
 SERVER = (pytest.mark.postgres, pytest.mark.timeout(120))
+
+HANGING = """
+import ctypes, sys
+from commandbus import HandlerRegistry
+from commandbus.sync import SyncCommandBus, SyncWorker
+
+registry = HandlerRegistry()
+
+@registry.handler("orders", "ship")
+def hang(command, context):
+    print("begun", flush=True)
+    ctypes.PyDLL(None).sleep(600)  # in C code, without letting go of the interpreter
+
+with SyncCommandBus(sys.argv[1]) as bus:
+    SyncWorker(bus, "orders", registry, visibility_timeout=1.0).run()
+"""
 
 Away = Callable[[], AbstractContextManager[None]]
 
@@ -133,3 +153,22 @@ def lose_two_leases(
         assert AuditEventType.WORKER_LOST not in kinds
         assert kinds.count(AuditEventType.RELEASED) == 1
     assert len(gate.entered) == 4
+
+
+def test_a_handler_that_holds_up_its_process_is_no_outage(tmp_path: Path) -> None:
+    """The process lives and the store answers: the handler keeps the lease from being renewed."""
+    url = f"sqlite:///{tmp_path / 'bus.db'}"
+    registry = HandlerRegistry()
+    registry.register("orders", "ship", lambda command, context: None)
+    with closing(Configuration("sqlite", url).open("threads")) as bus:
+        command_id = bus.send()
+        with subprocess.Popen([sys.executable, "-c", HANGING, url], stdout=subprocess.PIPE) as hanging:
+            try:
+                assert hanging.stdout is not None
+                assert hanging.stdout.readline() == b"begun\n"
+                with bus.run_worker(registry, visibility_timeout=1.0):
+                    eventually(lambda: bus.get(command_id).status is CommandStatus.COMPLETED)
+                assert hanging.poll() is None
+            finally:
+                hanging.kill()
+        assert bus.get(command_id).crashes == 1
