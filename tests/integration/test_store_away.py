@@ -155,14 +155,16 @@ def lose_two_leases(
     assert len(gate.entered) == 4
 
 
-def test_a_handler_that_holds_up_its_process_is_no_outage(tmp_path: Path) -> None:
+@pytest.mark.postgres
+def test_a_handler_that_holds_up_its_process_is_no_outage() -> None:
     """The process lives and the store answers: the handler keeps the lease from being renewed."""
-    url = f"sqlite:///{tmp_path / 'bus.db'}"
+    configuration = postgres_configuration()
     registry = HandlerRegistry()
     registry.register("orders", "ship", lambda command, context: None)
-    with closing(Configuration("sqlite", url).open("threads")) as bus:
+    with closing(configuration.open("threads")) as bus:
         command_id = bus.send()
-        with subprocess.Popen([sys.executable, "-c", HANGING, url], stdout=subprocess.PIPE) as hanging:
+        command = [sys.executable, "-c", HANGING, configuration.url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as hanging:
             try:
                 assert hanging.stdout is not None
                 assert hanging.stdout.readline() == b"begun\n"

@@ -272,6 +272,9 @@ class TestLoss:
             assert loss is not None
             assert (loss.excused, loss.complete) == (True, False)
             outage.answered()
+        outage.failed("settle", StoreUnavailable("closed"), logging.getLogger())
+        outage.answered()
+        assert witness("w-elsewhere") is not None, "it was on its way in the same outage"
         began, ended = outage._last
         outage._last = began - BACK_SECONDS, ended - BACK_SECONDS
         assert witness("w-elsewhere") is None

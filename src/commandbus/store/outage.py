@@ -11,6 +11,10 @@ from commandbus.errors import PoolExhausted, StoreUnavailable
 logger = logging.getLogger("commandbus.store")
 
 
+SAME_SECONDS = 5.0
+"""What fails so soon after the store was back was on its way meanwhile: it is the same outage."""
+
+
 class Outage:
     """What this process knows about one store."""
 
@@ -40,14 +44,18 @@ class Outage:
             began, self.since = self.since, None
             if began is None:
                 return
-            self._last = began, time.monotonic()
+            self._last = self._began(began), time.monotonic()
         logger.warning("the store is back after %.1f s", time.monotonic() - began)
 
     def lasted(self, seconds: float, ago: float) -> bool:
         """Whether the store was away for so long, and still is, or was less than `ago` seconds ago."""
         now, since = time.monotonic(), self.since
-        began, ended = self._last if since is None else (since, now)
+        began, ended = self._last if since is None else (self._began(since), now)
         return ended - began >= seconds and now < ended + ago
+
+    def _began(self, since: float) -> float:
+        began, ended = self._last
+        return began if since < ended + SAME_SECONDS else since
 
 
 _known: dict[str, Outage] = {}
