@@ -106,7 +106,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Harn
         yield found
 
 
-def asks_in_vain(worker: Any) -> bool:
+def asks_without_an_answer(worker: Any) -> bool:
     """Whether the worker has asked for its leases and has no answer."""
     recording = read_recording(worker._execution.recorder.content())
     return recording.excused_until > time.monotonic()
@@ -121,7 +121,7 @@ def has_been_away(worker: Any) -> bool:
 def test_what_ran_or_had_finished_meanwhile_runs_again_without_a_crash(
     place: tuple[Harness, Away],
 ) -> None:
-    lose_two_leases(*place, asks_in_vain)
+    lose_two_leases(*place, asks_without_an_answer)
 
 
 @pytest.mark.parametrize("place", ON_SERVERS[::2], indirect=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
@@ -19,11 +18,9 @@ from msgspec.structs import replace
 
 from commandbus.domain.outcome import Succeeded
 from commandbus.domain.process_identity import ProcessIdentity
-from commandbus.errors import StoreUnavailable
 from commandbus.services.crash_recovery import CrashRecovery
 from commandbus.settings import WorkerSettings
 from commandbus.store.deaths import WorkerDeath
-from commandbus.store.outage import Outage
 from commandbus.store.process_list import this_process
 from commandbus.store.records import Claimed, Settlement
 from commandbus.testing.waiting import eventually
@@ -44,12 +41,10 @@ from commandbus.worker.recorder import (
     owned_here,
 )
 from commandbus.worker.recordings import (
-    BACK_SECONDS,
     SUPERVISOR_SECONDS,
     DamagedRecorderError,
     Recordings,
     read_recording,
-    witness_of,
 )
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers have no recorder there")
@@ -244,40 +239,6 @@ class TestLoss:
             loss = Recordings(folder).loss_of(worker)
         assert loss is not None
         assert (loss.running, loss.finished, loss.excused) == ({(7, 1), (7, 2)}, frozenset(), False)
-
-    def test_no_command_is_the_reason_while_its_worker_asks_in_vain(self, folder: Path) -> None:
-        with recorder_in(folder) as recorder:
-            recorder.began(claimed(1))
-            recorder.began(claimed(2))
-            recorder.ended(claimed(2))
-            worker = recorder.path.name.removesuffix(".recorder")
-            recorder.excused(100.0)
-            loss = Recordings(folder, monotonic=lambda: 99.0).loss_of(worker)
-            assert loss is not None
-            assert (loss.running, loss.finished, loss.excused) == ({(7, 1)}, {(7, 2)}, True)
-            loss = Recordings(folder, monotonic=lambda: 100.0).loss_of(worker)
-            assert loss is not None
-            assert not loss.excused
-
-    def test_where_no_recorder_can_be_read_an_outage_of_this_process_excuses_others(self) -> None:
-        outage = Outage()
-        witness = witness_of(None, outage, 30.0)
-        assert witness("w-elsewhere") is None
-        outage.failed("claim", StoreUnavailable("refused"), logging.getLogger())
-        assert witness("w-elsewhere") is None, "too short to end a lease"
-        assert outage.since is not None
-        outage.since -= 10.0
-        for _ in range(2):  # while it lasts, and when it is over
-            loss = witness("w-elsewhere")
-            assert loss is not None
-            assert (loss.excused, loss.complete) == (True, False)
-            outage.answered()
-        outage.failed("settle", StoreUnavailable("closed"), logging.getLogger())
-        outage.answered()
-        assert witness("w-elsewhere") is not None, "it was on its way in the same outage"
-        began, ended = outage._last
-        outage._last = began - BACK_SECONDS, ended - BACK_SECONDS
-        assert witness("w-elsewhere") is None
 
     def test_nothing_is_known_of_another_worker(self, folder: Path) -> None:
         with recorder_in(folder):

@@ -40,7 +40,7 @@ class LeaseKeeper:
     ) -> None:
         self._outage = outage
         self._excused = excused
-        """Is told until when leases end because the store does not answer."""
+        """Called with the moment until which leases end because the store does not answer."""
         self._store = store
         self._session = session
         self._seconds = seconds
