@@ -84,7 +84,7 @@ def in_file(path: Path, runtime: str) -> Iterator[tuple[Harness, Away]]:
         yield bus, locked
 
 
-ON_FILES = ["sqlite locked asyncio", "sqlite locked threads"]
+ON_FILES: list[Any] = ["sqlite locked asyncio", "sqlite locked threads"]
 ON_SERVERS = [
     pytest.param("postgres refusing asyncio", marks=SERVER),
     pytest.param("postgres frozen threads", marks=SERVER),
@@ -148,10 +148,11 @@ def lose_two_leases(
             gate.let_one_go()  # its outcome cannot be recorded
             worker._keeper.keep(worker._core.leases, time.monotonic() - seconds / 2)  # it is due
             eventually(lambda: is_noticed(worker))
+            worker._keeper.keep(worker._core.leases, time.monotonic() - seconds)  # its time is over
             bus.advance(seconds + 1)
         gate.open()
         for command_id in ids:
-            eventually(lambda one=command_id: bus.get(one).status is CommandStatus.COMPLETED)
+            assert bus.wait(command_id).status is CommandStatus.COMPLETED
     for command_id in ids:
         assert bus.get(command_id).crashes == 0
         kinds = bus.kinds(command_id)

@@ -99,8 +99,9 @@ class LeaseKeeper:
             except CommandBusError as error:
                 self._outage.failed(f"renewing {len(due)} leases", error, logger)
                 gone, failed = due, True
-            if in_time and gone:  # others may take them back a little later
-                excused_until = time.monotonic() + self._seconds
+            answered = time.monotonic()
+            if in_time and any(failed or self._ends.get(one, inf) <= answered for one in gone):
+                excused_until = answered + self._seconds  # others may take them back a little later
             self._excused(excused_until)
             if failed:
                 self._plan(due, self._seconds / 15)
