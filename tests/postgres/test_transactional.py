@@ -22,6 +22,7 @@ from commandbus.store.session import Demand
 from commandbus.sync import SyncCommandBus
 from commandbus.testing import Configuration, Harness
 from commandbus.testing.waiting import eventually
+from commandbus.worker.recordings import read_recording
 from tests.postgres.database import postgres_configuration
 
 pytestmark = pytest.mark.postgres
@@ -102,6 +103,36 @@ def test_effects_outcome_and_follow_ups_commit_together(bus: Harness, kind: str)
     assert bus.stats("audit").ready == 20
     assert bus.stats("replies").ready == 20
     assert bus.kinds(ids[0]) == ["SENT", "RECEIVED", "COMPLETED"]
+
+
+def test_while_the_store_begins_or_ends_the_transaction_the_handler_does_not_run(
+    bus: Harness, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is killed meanwhile was not killed by it."""
+    seen: dict[str, tuple[int, int]] = {}
+    workers: list[Any] = []
+
+    def look(moment: str) -> None:
+        recording = read_recording(workers[0]._execution.recorder.content())
+        seen[moment] = len(recording.running), len(recording.finished)
+
+    def looking(target: Any, name: str) -> None:
+        original = getattr(target, name)
+
+        def call(*arguments: Any) -> Any:
+            look(name)
+            return original(*arguments)
+
+        monkeypatch.setattr(target, name, call)
+
+    begin = "begin" if kind == "def" else "begin_async"
+    looking(bus.engine, begin)
+    looking(bus.store, "settle")
+    registry = registry_of(kind, lambda command, context: look("handler"))
+    with bus.run_worker(registry) as running:
+        workers.append(running.worker)
+        assert bus.wait(bus.send(data=1)).status is CommandStatus.COMPLETED
+    assert seen == {begin: (0, 1), "handler": (1, 0), "settle": (0, 1)}
 
 
 def test_each_command_has_a_lease_of_its_own(bus: Harness, kind: str) -> None:

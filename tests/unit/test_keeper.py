@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from functools import partial
+from math import inf
 from typing import Any
 
+import pytest
+
+from commandbus.errors import StoreUnavailable
 from commandbus.store.outage import Outage
 from commandbus.testing.waiting import eventually
 from commandbus.worker.keeper import LeaseKeeper
@@ -60,3 +66,74 @@ def test_a_lease_that_was_long_in_coming_is_renewed_before_it_can_run_out() -> N
     finally:
         keeper.stop()
     assert renewed == [[2]]
+
+
+class Scripted:
+    """A store whose renewals are answered as the test says."""
+
+    keeper: LeaseKeeper | None = None
+
+    def __init__(self, answers: Sequence[list[int] | None]) -> None:
+        self._answers = iter(answers)
+        self.excused = [0.0]
+        """Until when leases that end are excused, as the keeper said one after the other."""
+        self.seen: list[float] = []
+        """What it had said at each renewal."""
+
+    def renew(self, lease_ids: list[int], seconds: float) -> None:
+        return None
+
+    def run(self, op: None) -> list[int]:
+        self.seen.append(self.excused[-1])
+        answer = next(self._answers)
+        if answer is None:
+            raise StoreUnavailable("the server is away")
+        if answer is LATE:
+            assert self.keeper is not None
+            self.keeper.keep([1], time.monotonic() - 60)  # as if so much time had passed meanwhile
+        return answer
+
+
+RENEWED: list[int] = []
+GONE, LATE, AWAY = [1], [1], None
+
+
+@pytest.mark.parametrize(
+    ("ages", "answers", "while_asking", "afterwards"),
+    [
+        ([50], [RENEWED], [True], False),
+        ([50], [AWAY], [True], True),
+        ([50], [LATE], [True], True),
+        ([50], [GONE], [True], False),
+        ([61], [GONE], [False], False),
+        ([61], [AWAY], [False], False),
+        ([50, 61, 61], [AWAY, AWAY, GONE], [True, True, True], True),
+        ([50, 50], [AWAY, RENEWED], [True, True], True),
+    ],
+    ids=[
+        "it is renewed", "no answer", "an answer too late", "another worker has it", "asked too late",
+        "asked too late, no answer", "an outage longer than the lease", "a short outage",
+    ],
+)  # fmt: skip
+def test_a_lease_that_ends_is_excused_if_the_store_was_asked_in_time(
+    ages: list[float], answers: list[list[int] | None], while_asking: list[bool], afterwards: bool
+) -> None:
+    scripted = Scripted(answers)
+    store: Any = scripted
+    keeper = LeaseKeeper(
+        store, store, 60, lambda gone: None, lambda: None, Outage(), scripted.excused.append
+    )
+    scripted.keeper = keeper
+    keeper.start()
+
+    def has_asked(times: int) -> bool:
+        return len(scripted.seen) == times and keeper._due.get(1, inf) > time.monotonic()
+
+    try:
+        for number, age in enumerate(ages, 1):
+            keeper.keep([1], time.monotonic() - age)
+            eventually(partial(has_asked, number))
+    finally:
+        keeper.stop()
+    assert [until == inf for until in scripted.seen] == while_asking
+    assert (scripted.excused[-1] > time.monotonic()) == afterwards

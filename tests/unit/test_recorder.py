@@ -115,7 +115,7 @@ def dead_in(folder: Path) -> list[str]:
 def paused_in(folder: Path, worker: str) -> WorkerDeath | None:
     """What is known of a worker whose process is stopped."""
     loss = Recordings(folder).loss_of(worker)
-    return loss if loss is not None and loss.paused else None
+    return loss if loss is not None and loss.excused else None
 
 
 class TestWriting:
@@ -238,7 +238,7 @@ class TestLoss:
             assert Recordings(folder).death_of(worker) is None
             loss = Recordings(folder).loss_of(worker)
         assert loss is not None
-        assert (loss.running, loss.finished, loss.paused) == ({(7, 1), (7, 2)}, frozenset(), False)
+        assert (loss.running, loss.finished, loss.excused) == ({(7, 1), (7, 2)}, frozenset(), False)
 
     def test_nothing_is_known_of_another_worker(self, folder: Path) -> None:
         with recorder_in(folder):

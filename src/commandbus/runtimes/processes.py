@@ -40,10 +40,11 @@ from commandbus.services.process_router import (
 from commandbus.services.reclaimer import Reclaimer
 from commandbus.settings import SHUTDOWN_SECONDS, VERSION
 from commandbus.store.op import Op
+from commandbus.store.outage import outage_of
 from commandbus.store.process_list import this_process
 from commandbus.store.wakeup import Waiter
 from commandbus.worker.health import HealthStatus
-from commandbus.worker.recordings import recordings_beside
+from commandbus.worker.recordings import recordings_beside, witness_of
 
 CUT_SECONDS = 1.0
 """Statements that have been waiting for so long at the end of a stop are given up."""
@@ -260,9 +261,9 @@ class RouterBase(ABC, Generic[Bus]):
     def _make_services(self) -> list[Service]:
         """What every worker runs beside its handlers, as far as a router needs it."""
         seconds = self.settings.visibility_timeout
-        recordings = recordings_beside(self._bus.engine, self.recorder)
-        if recordings is not None:
-            self._bus.engine.store.consult(recordings.loss_of)
+        engine = self._bus.engine
+        recordings = recordings_beside(engine, self.recorder)
+        engine.store.consult(witness_of(recordings, outage_of(engine.url), seconds))
         reclaimer = Reclaimer(
             self.name,
             self._queues,

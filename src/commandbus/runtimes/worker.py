@@ -70,8 +70,8 @@ from commandbus.worker.handlers import HandlerRegistry
 from commandbus.worker.isolation.preparing import check_not_preparing
 from commandbus.worker.keeper import LeaseKeeper
 from commandbus.worker.middleware import Middleware
-from commandbus.worker.recorder import OFF, open_recorder
-from commandbus.worker.recordings import Recordings
+from commandbus.worker.recorder import open_recorder
+from commandbus.worker.recordings import Recordings, witness_of
 from commandbus.worker.releases import UNCHECKED, release
 from commandbus.worker.serving import what_to_serve
 from commandbus.worker.sizing import Sizer
@@ -262,6 +262,7 @@ class RuntimeWorker(AskedWorker, Generic[Bus]):
             self._on_leases_gone,
             partial(self._engine.hub.wake, CANCELLATIONS, None, "renewal"),
             self._outage,
+            self._on_excused,
         )
         self._execution.keeper = self._keeper
         recording = self._record()
@@ -301,15 +302,17 @@ class RuntimeWorker(AskedWorker, Generic[Bus]):
         """Begin to record what runs, if this is not another round of the same run; and the service that
         looks for workers that died."""
         setting, engine = self.settings.recorder, self._engine
-        if not engine.store.capabilities.durable or setting == OFF:
+        if not engine.store.capabilities.durable:
             return []
+        lease_seconds = self.settings.visibility_timeout
         execution = self._execution
         if execution.recorder is None:
             execution.recorder = open_recorder(setting, engine.identity, self.name, self.supervisor)
         if execution.recorder is None:
+            engine.store.consult(witness_of(None, self._outage, lease_seconds))
             return []
         self._recordings = recordings = Recordings(execution.recorder.path.parent)
-        engine.store.consult(recordings.loss_of)
+        engine.store.consult(witness_of(recordings, self._outage, lease_seconds))
         self._core.suspects.after_death = recordings.has_dead()
         self._recovery = CrashRecovery(recordings, self._on_recovered)
         return [self._recovery]
@@ -354,6 +357,10 @@ class RuntimeWorker(AskedWorker, Generic[Bus]):
         if self._execution.recorder is not None:
             self._execution.recorder.leases_gone(lease_ids)
         self._post_from_anywhere(LeasesGone(lease_ids))
+
+    def _on_excused(self, until: float) -> None:
+        if self._execution.recorder is not None:
+            self._execution.recorder.excused(until)
 
     def _on_cancel_requests(self, requests: dict[int, CancelRequest]) -> None:
         """All that stand: those that were not known before are passed on to their handlers."""

@@ -16,7 +16,8 @@ The leases are the fence: they end in the same transaction, so a worker that liv
 
 A lease may end before the recorder was acted on, as short ones do; that of a worker that lives ends
 when its process is stopped, or cannot renew it. A rescue of expired leases therefore asks a witness
-about the worker, and counts by the same rules if the recorder can be read.
+about the worker, and counts by the same rules if the recorder can be read. Where the worker asked for
+the renewal in time and the store did not answer, no command is the reason, and none counts a crash.
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ class WorkerDeath(msgspec.Struct, frozen=True):
     finished: frozenset[Run] = frozenset()
     complete: bool = True
     """Whether all that had begun is named here; if not, everything counts a crash."""
-    paused: bool = False
-    """Its process lives, and is stopped by a signal: not by what it runs, which counts no crash."""
+    excused: bool = False
+    """Its leases ended for another reason than what it runs, which counts no crash: a signal stopped
+    the process, or the store was away."""
     from_inside: bool | None = None
     """Whether what it ran ended the process; None if it is not known how the process ended."""
 
@@ -104,16 +106,17 @@ def settlements_after(death: WorkerDeath, held: Iterable[HeldCommand]) -> list[S
 
 
 def _outcome(death: WorkerDeath, run: Run, member: Member) -> Outcome:
+    begun = not death.complete or run in death.running or run in death.finished
+    if begun and death.excused:
+        return decide_stopped(member.releases, NOT_RECORDED)
     if not death.complete:
         return Crashed(death.cause)
-    if run in death.running and not death.paused:
+    if run in death.running:
         parks = member.crashes + 1 >= CRASHES_MAX
         if parks and not death.blames and member.releases < SPARED_MAX:
             return Released(f"{NOT_BLAMED}: {death.cause}", counted=True)
         return Crashed(death.cause)
-    if run in death.finished or run in death.running:
-        return decide_stopped(member.releases, NOT_RECORDED)
-    return Released(NOT_BEGUN)
+    return decide_stopped(member.releases, NOT_RECORDED) if begun else Released(NOT_BEGUN)
 
 
 def plan_rescued(

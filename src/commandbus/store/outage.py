@@ -11,11 +11,17 @@ from commandbus.errors import PoolExhausted, StoreUnavailable
 logger = logging.getLogger("commandbus.store")
 
 
+SAME_SECONDS = 5.0
+"""What fails so soon after the store was back was on its way meanwhile: it is the same outage."""
+
+
 class Outage:
     """What this process knows about one store."""
 
     def __init__(self) -> None:
         self.since: float | None = None
+        self._last = 0.0, 0.0
+        """From when to when it was away the last time."""
         self._lock = threading.Lock()
 
     def failed(self, what: str, error: BaseException, log: logging.Logger) -> None:
@@ -36,8 +42,20 @@ class Outage:
             return
         with self._lock:
             began, self.since = self.since, None
-        if began is not None:
-            logger.warning("the store is back after %.1f s", time.monotonic() - began)
+            if began is None:
+                return
+            self._last = self._began(began), time.monotonic()
+        logger.warning("the store is back after %.1f s", time.monotonic() - began)
+
+    def lasted(self, seconds: float, ago: float) -> bool:
+        """Whether the store was away for so long, and still is, or was less than `ago` seconds ago."""
+        now, since = time.monotonic(), self.since
+        began, ended = self._last if since is None else (self._began(since), now)
+        return ended - began >= seconds and now < ended + ago
+
+    def _began(self, since: float) -> float:
+        began, ended = self._last
+        return began if since < ended + SAME_SECONDS else since
 
 
 _known: dict[str, Outage] = {}

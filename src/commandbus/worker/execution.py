@@ -355,6 +355,10 @@ class Execution:
     def connected(self) -> None:
         self._health.record_connection()
 
+    def pauses(self, claimed: Claimed, *, goes_on: bool = False) -> None:
+        if self.recorder is not None:
+            self.recorder.pauses(claimed, goes_on=goes_on)
+
     def answered(self, call: Call) -> None:
         """The handler has done its work: what its breaker guards has answered."""
         if call.handler.breaker is not None:

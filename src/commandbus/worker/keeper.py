@@ -4,6 +4,9 @@ Neither a blocked event loop nor busy handlers can stop it: it needs only the en
 A lease is renewed at a third of its length; one that cannot be renewed any more is reported. The worker
 that begins a command asks here first: a process that was stopped for a while wakes up with leases that
 have run out, before it could be notified.
+
+While it asks in time and the store does not answer, it says so: a lease that ends then is no sign that
+a command holds up its process, which would have held up this thread, too.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from math import inf
 
 from commandbus.errors import CommandBusError
 from commandbus.store.outage import Outage
@@ -32,8 +36,11 @@ class LeaseKeeper:
         lost: Callable[[list[int]], None],
         renewed: Callable[[], object],
         outage: Outage,
+        excused: Callable[[float], object] = lambda until: None,
     ) -> None:
         self._outage = outage
+        self._excused = excused
+        """Called with the moment until which leases end because the store does not answer."""
         self._store = store
         self._session = session
         self._seconds = seconds
@@ -81,12 +88,22 @@ class LeaseKeeper:
         return time.monotonic() < self._ends.get(lease_id, 0.0)
 
     def _run(self) -> None:
+        excused_until = 0.0
         while (due := self._wait()) is not None:
             asked = time.monotonic()
+            in_time = asked < excused_until or all(asked < self._ends.get(one, inf) for one in due)
+            if in_time:
+                self._excused(inf)
             try:
-                gone = self._session.run(self._store.renew(due, self._seconds))
+                gone, failed = self._session.run(self._store.renew(due, self._seconds)), False
             except CommandBusError as error:
                 self._outage.failed(f"renewing {len(due)} leases", error, logger)
+                gone, failed = due, True
+            answered = time.monotonic()
+            if in_time and any(failed or self._ends.get(one, inf) <= answered for one in gone):
+                excused_until = answered + self._seconds  # others may take them back a little later
+            self._excused(excused_until)
+            if failed:
                 self._plan(due, self._seconds / 15)
                 continue
             renewed = [lease_id for lease_id in due if lease_id not in gone]

@@ -61,6 +61,8 @@ UNRECORDED = HEADER_BYTES - 1
 """This byte is not 0 while a command runs for which there was no entry."""
 KILLED_ITSELF = HEADER_BYTES - 2
 """This byte is not 0 when the process was about to send SIGKILL to itself."""
+EXCUSED_UNTIL = HEADER_BYTES - 16
+"""Here is the moment until which leases end because the store does not answer."""
 ENTRY = struct.Struct("<qqqdB")
 """Sequence, lease, both combined as a checksum, the moment by which it must have ended, state."""
 ENTRY_BYTES = 40
@@ -68,7 +70,7 @@ STATE = 32
 FREE, RUNNING, FINISHED = 0, 1, 2
 _pack = ENTRY.pack_into
 CAPACITY = 2_000
-_DEADLINE = struct.Struct("<d")
+MOMENT = struct.Struct("<d")
 _DEADLINE_AT = 24
 
 
@@ -147,7 +149,13 @@ class FlightRecorder:
         """It must end within so many seconds."""
         place = self._places.get((claimed.seq, claimed.lease_id))
         if place is not None:
-            _DEADLINE.pack_into(self._map, place + _DEADLINE_AT, time.monotonic() + seconds)
+            MOMENT.pack_into(self._map, place + _DEADLINE_AT, time.monotonic() + seconds)
+
+    def pauses(self, claimed: Claimed, *, goes_on: bool = False) -> None:
+        """It waits for the store, before or after its handler, and is not what kills this process."""
+        place = self._places.get((claimed.seq, claimed.lease_id))
+        if place is not None:
+            self._map[place + STATE] = RUNNING if goes_on else FINISHED
 
     def ended(self, claimed: Claimed) -> None:
         """Its handler has ended, and its outcome is not recorded yet."""
@@ -169,7 +177,7 @@ class FlightRecorder:
         gone = set(lease_ids)
         for key, place in list(self._places.items()):
             if key[1] in gone:
-                _DEADLINE.pack_into(self._map, place + _DEADLINE_AT, inf)
+                MOMENT.pack_into(self._map, place + _DEADLINE_AT, inf)
         for key in [key for key in self._unrecorded if key[1] in gone]:
             self._forget(key)
 
@@ -186,6 +194,10 @@ class FlightRecorder:
     def kills_itself(self) -> None:
         """This process is about to send SIGKILL to itself."""
         self._map[KILLED_ITSELF] = 1
+
+    def excused(self, until: float) -> None:
+        """Leases that end until then do so because the store does not answer; see `LeaseKeeper`."""
+        MOMENT.pack_into(self._map, EXCUSED_UNTIL, until)
 
     def content(self) -> bytes:
         """The file, as another process would read it now."""
@@ -281,7 +293,7 @@ def _image(header: Header) -> bytes:
     """The file as it begins. All of it is written, so that its pages exist before they are mapped."""
     encoded = msgspec.json.encode(header)
     prefix = PREFIX.pack(MAGIC, len(encoded), zlib.crc32(encoded))
-    if len(prefix) + len(encoded) > KILLED_ITSELF:
+    if len(prefix) + len(encoded) > EXCUSED_UNTIL:
         raise ValueError(f"the name of the host or of the worker is too long: {header.worker!r}")
     return (prefix + encoded).ljust(file_size(header.capacity), b"\0")
 

@@ -21,17 +21,20 @@ from pathlib import Path
 import msgspec
 
 from commandbus.domain.process_identity import ProcessEntry
-from commandbus.store.deaths import NOT_RENEWED, Run, WorkerDeath
+from commandbus.store.deaths import NOT_RENEWED, Run, Witness, WorkerDeath
+from commandbus.store.outage import Outage
 from commandbus.store.process_list import is_seen_alive, is_seen_stopped, this_process
 from commandbus.store.session import Engine
 from commandbus.worker.isolation.orphans import end_orphans
 from commandbus.worker.recorder import (
     ENTRY,
     ENTRY_BYTES,
+    EXCUSED_UNTIL,
     FINISHED,
     HEADER_BYTES,
     KILLED_ITSELF,
     MAGIC,
+    MOMENT,
     OFF,
     PREFIX,
     RUNNING,
@@ -59,6 +62,8 @@ SUPERVISOR_SECONDS = 2.0
 LOOKS_SECONDS = 0.1, 0.3, 2.0, 8.0, 30.0
 """After which times the leases of a dead worker are looked for again: a claim that the server was
 carrying out when the process died may be committed later, at most when its statement timeout ends."""
+BACK_SECONDS = 10.0
+"""In which time after an outage workers renew their leases, or others take them back."""
 
 
 class DamagedRecorderError(ValueError):
@@ -74,6 +79,8 @@ class Recording(msgspec.Struct, frozen=True):
     finished: frozenset[Run]
     complete: bool
     killed_itself: bool = False
+    excused_until: float = 0.0
+    """Until then leases end because the store does not answer."""
 
     def death(self, cause: str | None = None, from_inside: bool | None = None) -> WorkerDeath:
         process = self.header.process
@@ -103,7 +110,8 @@ def read_recording(data: bytes) -> Recording:
         elif state == FINISHED:
             finished.add((lease_id, seq))
     complete, killed_itself = not data[UNRECORDED], bool(data[KILLED_ITSELF])
-    return Recording(header, running, frozenset(finished), complete, killed_itself)
+    (excused_until,) = MOMENT.unpack_from(data, EXCUSED_UNTIL)
+    return Recording(header, running, frozenset(finished), complete, killed_itself, excused_until)
 
 
 def _header(data: bytes) -> Header:
@@ -223,8 +231,8 @@ class Recordings:
     def loss_of(self, worker: str) -> WorkerDeath | None:
         """What the recorder of a worker says whose lease has ended, also if its process lives. Such a
         process begins nothing under that lease: it writes down a begin before it looks at the lease. If
-        it is not stopped, what it finished counts a crash, too: its outcome may be what cannot be
-        recorded."""
+        it is not stopped, and the store is not away, what it finished counts a crash, too: its outcome
+        may be what cannot be recorded."""
         recording, is_dead = self._read(worker)
         if recording is None or is_dead:
             return None if recording is None else recording.death()
@@ -232,8 +240,8 @@ class Recordings:
         if not process.is_near(this_process()):
             return None
         begun, replace = recording.death(NOT_RENEWED), msgspec.structs.replace
-        if is_seen_stopped(process):
-            return replace(begun, paused=True)
+        if is_seen_stopped(process) or self._monotonic() < recording.excused_until:
+            return replace(begun, excused=True)
         blames = len(begun.running) <= 1
         return replace(
             begun, running=begun.running | begun.finished, finished=frozenset(), from_inside=blames
@@ -340,6 +348,20 @@ class Recordings:
             return header.process.entry not in ended
         now = self._monotonic()
         return now - self._seen.setdefault(path, now) < SUPERVISOR_SECONDS
+
+
+def witness_of(recordings: Recordings | None, outage: Outage, lease_seconds: float) -> Witness:
+    """What is known of a worker whose lease has ended: what its recorder says. Where no recorder can be
+    read, it is excused by an outage that this process knows of, if that was long enough to end a lease:
+    each is renewed after a third of its length."""
+
+    def witness(worker: str) -> WorkerDeath | None:
+        loss = None if recordings is None else recordings.loss_of(worker)
+        if loss is None and outage.lasted(lease_seconds / 3, BACK_SECONDS):
+            return WorkerDeath(worker, NOT_RENEWED, complete=False, excused=True)
+        return loss
+
+    return witness
 
 
 def recordings_beside(engine: Engine, setting: str | None) -> Recordings | None:

@@ -18,7 +18,7 @@ from commandbus.domain.command import Command
 from commandbus.domain.outcome import Succeeded
 from commandbus.errors import LeaseLost
 from commandbus.store.op import Op
-from commandbus.store.records import Settlement, SettleReport
+from commandbus.store.records import Claimed, Settlement, SettleReport
 from commandbus.store.session import Demand, Engine
 from commandbus.store.waiting import done, finish
 from commandbus.worker.context import HandlerContext, SyncHandlerContext
@@ -55,6 +55,10 @@ class TransactionHost(Protocol):
 
     def connected(self) -> None:
         """A connection was there in time."""
+        ...
+
+    def pauses(self, claimed: Claimed, *, goes_on: bool = False) -> None:
+        """The store begins the transaction, or ends it; or the handler goes on."""
         ...
 
     def settled(self, report: SettleReport) -> None:
@@ -103,14 +107,18 @@ async def _conclude(
     wait: Callable[[Any], Awaitable[Any]],
 ) -> HandlerResult:
     """`wait` makes what the calls return awaitable, where it is not."""
+    claimed = context._claimed
+    host.pauses(claimed)
     transaction = await wait(begin(host.demand))
     try:
         host.connected()
+        host.pauses(claimed, goes_on=True)
         bus = host.bus_within(transaction.session, is_async=wait is not done)
         context._unit = HandlerTransaction(transaction.connection, bus)
         began = time.perf_counter()
         result = await wait(call())
         settlement = host.conclude(context, result, _since(began))
+        host.pauses(claimed)
         if not isinstance(settlement.outcome, Succeeded):
             return HandlerResult(settlement)
         report = await wait(transaction.record(_record(host, settlement)))

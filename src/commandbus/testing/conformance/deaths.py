@@ -225,17 +225,20 @@ class DeathsSuite:
         assert details[0]["error"]["message"] == f"{CAUSE} (crash 1 of {CRASHES_MAX})."
         assert [one["reason"] for one in details[1:]] == [NOT_RECORDED, NOT_BEGUN]
 
-    def test_a_lease_that_ended_because_its_process_was_stopped_counts_no_crash(
-        self, bus: Harness
+    @pytest.mark.parametrize("complete", [True, False])
+    def test_a_lease_that_ended_for_another_reason_than_its_commands_counts_no_crash(
+        self, bus: Harness, complete: bool
     ) -> None:
-        ids = [bus.send() for _ in range(2)]
+        ids = [bus.send() for _ in range(3)]
         claimed = claim(bus)
-        death = WorkerDeath(WORKER, CAUSE, runs(claimed[:1]), paused=True)
+        running, finished = runs(claimed[:1]), runs(claimed[1:2])
+        death = WorkerDeath(WORKER, CAUSE, running, finished, complete, excused=True)
         bus.store.consult({WORKER: death}.get)
         bus.advance(LEASE_SECONDS + 1)
         again = claim(bus, worker="next")
         found = [(one.command_id, one.attempt, one.crashes, one.releases) for one in again]
-        assert found == [(ids[0], 1, 0, 1), (ids[1], 1, 0, 0)]
+        begun = [(ids[0], 1, 0, 1), (ids[1], 1, 0, 1), (ids[2], 1, 0, 0 if complete else 1)]
+        assert found == begun
 
     def test_leases_of_one_command_each_are_recovered_together(self, bus: Harness) -> None:
         ids = [bus.send() for _ in range(3)]
