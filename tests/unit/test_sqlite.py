@@ -5,8 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -211,47 +209,6 @@ def test_while_another_process_writes_the_lane_waits_for_it(
         assert writer.run(op) is None
         waiting = writer.submit(op)
     assert waiting.result(30) != threading.get_ident()
-
-
-def test_the_log_stays_small_under_programs_that_write_little_each(
-    tmp_path: Path, bus: SyncCommandBus
-) -> None:
-    """While `bus` is open and writes nothing, none of them is the last, which folds the log back."""
-    sizes = []
-    for _ in range(6):
-        with SyncCommandBus(bus.engine.url) as short:
-            short.send("orders", "ship", "x" * 50_000)
-        sizes.append((tmp_path / "test.db-wal").stat().st_size)
-    assert sizes[-1] < 2 * sizes[0]
-
-
-HOLDS_AND_FORKS = """
-import os, signal, sys
-from pathlib import Path
-from commandbus.engines.sqlite.lock import WriteLock
-with WriteLock(Path(sys.argv[1] + ".lock"), Path(sys.argv[1])):
-    if os.fork() == 0:
-        print("forked", flush=True)
-        sys.stdin.read()
-        os._exit(0)
-    signal.pause()
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_a_writer_that_is_killed_lets_go_although_its_children_live(tmp_path: Path) -> None:
-    store = tmp_path / "test.db"
-    store.touch()
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", HOLDS_AND_FORKS, store], **pipes) as writer:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == b"forked\n"
-        lock = WriteLock(tmp_path / "test.db.lock", store)
-        assert not lock.take_if_free()
-        writer.kill()
-        writer.wait()
-        assert lock.take_if_free()
-        lock.close()
 
 
 class Held:
