@@ -202,3 +202,24 @@ def test_a_stopped_process_changes_nothing_when_it_goes_on() -> None:
         assert record is not None
         assert (record.result, record.crashes) == ("by the other", 1)
         assert messages() == []
+
+
+def test_a_message_that_is_read_again_before_it_is_a_command_becomes_one_command(
+    bus: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first reader stood still for longer than the message was invisible."""
+    bus.receive(bus.worker())
+    sql("select pgmq.send(%s, %s::jsonb)", QUEUE, '{"command_type": "ship"}')
+    claimer, taken = bus.store.transport.claimer, list[Any]()
+    admit = claimer._admit_others
+    with SyncCommandBus(shared_url(), transport="pgmq") as other:
+
+        def late(*args: Any) -> Any:
+            bus.advance(60)
+            taken.extend(SyncWorker(other, "orders").receive())
+            yield from admit(*args)
+
+        monkeypatch.setattr(claimer, "_admit_others", late)
+        assert bus.receive(bus.worker()) == []
+    assert (len(taken), messages()) == (1, [(2,)])
+    assert sql("select command_id from commandbus.command") == [(taken[0].command.command_id,)]

@@ -178,6 +178,15 @@ def test_commands_of_a_dropped_queue_come_back_in_a_new_one(bus: Harness) -> Non
     assert bus.take(bus.worker("parcels")).command.data == 7
 
 
+def test_a_queue_that_is_made_again_gives_no_number_twice(bus: Harness) -> None:
+    """Else what an operator does about a command of the dropped one would hit another command."""
+    old = bus.send("parcels", "ship", 1)
+    sql("select pgmq.drop_queue('parcels__commands')")
+    new = bus.send("parcels", "ship", 2)
+    bus.cancel(old, domain="parcels")
+    assert bus.take(bus.worker("parcels")).command.command_id == new
+
+
 def test_a_lease_that_cannot_be_taken_back_stops_nothing_else(
     bus: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -12,12 +13,13 @@ from psycopg import RawCursor
 
 from commandbus.engines.postgres import location
 from commandbus.engines.postgres.claim_query import suspect_values
+from commandbus.engines.postgres.pgmq.installation import install
 from commandbus.engines.postgres.pgmq.queues import FATES, MEMBERS, Queue, Texts, templates
 from commandbus.engines.postgres.settle_query import LISTS, REQUEUES
 from commandbus.engines.postgres.templates import Query
 from commandbus.store.suspects import SuspectLimit
 from commandbus.sync import SyncCommandBus
-from tests.pgmq.database import empty_url
+from tests.pgmq.database import empty_url, pgmq_configuration
 
 pytestmark = [pytest.mark.postgres, pytest.mark.pgmq]
 
@@ -212,6 +214,25 @@ def test_other_domains_get_names_that_pgmq_takes_and_tells_apart(connection: Any
     names = [queue_of(connection, domain, -32_768, False) for domain in domains]
     assert len(set(names)) == len(domains)
     assert all(re.fullmatch(r"[a-z_][a-z0-9_]{0,46}", name) for name in names)
+
+
+def test_a_bus_in_another_schema_has_other_queues() -> None:
+    """PGMQ has one schema for all; a shared queue would give the commands of one bus to the other."""
+    first = pgmq_configuration()
+    second = dataclasses.replace(first, url=f"{first.url}&schema=second_bus")
+    install(second.url)
+    one, other = first.open("threads"), second.open("threads")
+    try:
+        command_id = one.send()
+        assert other.receive(other.worker()) == []
+        assert one.take(one.worker()).command.command_id == command_id
+    finally:
+        one.close()
+        other.close()
+        with psycopg.connect(first.url, autocommit=True) as connection:
+            for (queue,) in connection.execute("select queue from second_bus.pgmq_queue").fetchall():
+                connection.execute("select pgmq.drop_queue(%s)", [queue])
+            connection.execute("drop schema second_bus cascade")
 
 
 def queue_of(connection: Any, domain: str, priority: int, replies: bool) -> str:

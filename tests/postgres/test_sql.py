@@ -10,7 +10,12 @@ import pytest
 from psycopg import RawCursor
 
 from commandbus.engines.postgres import location
-from commandbus.engines.postgres.bounds import EVERYTHING, FORGET_SECONDS, Bounds
+from commandbus.engines.postgres.bounds import (
+    EVERYTHING,
+    FORGET_SECONDS,
+    PAUSE_MAX_SECONDS,
+    Bounds,
+)
 from commandbus.engines.postgres.claim_query import claim_query, suspect_values
 from commandbus.engines.postgres.statements import in_schema, queries
 from commandbus.engines.postgres.templates import BIGINT, TEXT, Columns, compile_query
@@ -285,9 +290,23 @@ def walk(bounds: Bounds, now: float, seconds: float) -> None:
 def test_a_slow_walk_is_taken_more_rarely() -> None:
     bounds = Bounds()
     for now in range(20):
-        walk(bounds, now, 0.501)
-    assert bounds.ranges("d", 19 + 9.9) is not None
-    assert bounds.ranges("d", 19 + 10.1) is None
+        walk(bounds, now, 0.027)
+    assert bounds.ranges("d", 19 + 0.49) is not None
+    assert bounds.ranges("d", 19 + 0.51) is None
+
+
+@pytest.mark.parametrize("seconds", [0.501, 300.0])
+def test_however_slow_walks_are_nothing_is_hidden_for_longer_than_a_second(seconds: float) -> None:
+    """Three looks may be under way when a server is frozen, or a checkpoint may slow them down."""
+    bounds = Bounds()
+    for now in range(3):
+        walk(bounds, now, seconds)
+    assert bounds.ranges("d", 2 + 0.99) is not None
+    assert bounds.ranges("d", 2 + PAUSE_MAX_SECONDS) is None
+    bounds.emptied("d")
+    bounds.resume("d", 60.0)
+    assert bounds.ranges("d", 60 + 0.99) is not None
+    assert bounds.ranges("d", 60 + PAUSE_MAX_SECONDS) is None
 
 
 @pytest.mark.parametrize("slow", [(2,), (1, 2), (0, 1, 3), (0, 2, 3, 5, 6)], ids=str)
@@ -316,8 +335,8 @@ def test_returned_work_is_looked_for_as_soon_as_a_walk_is_due() -> None:
     for now in range(20):
         walk(bounds, now, 0.501)
     bounds.returned("d")
-    assert bounds.ranges("d", 19 + 9.9) is not None, "a slow walk costs a twentieth at most"
-    assert bounds.ranges("d", 19 + 10.1) is None
+    assert bounds.ranges("d", 19 + 0.99) is not None, "a slow walk costs a twentieth at most"
+    assert bounds.ranges("d", 19 + PAUSE_MAX_SECONDS) is None
 
 
 def test_new_work_is_looked_for_where_work_ended_until_some_comes_back() -> None:
@@ -336,6 +355,28 @@ def test_new_work_is_looked_for_where_work_ended_until_some_comes_back() -> None
     assert bounds.ranges("d", 70.01) is None
 
 
+def test_new_work_is_looked_for_where_the_last_look_everywhere_ended() -> None:
+    """It found one that had come back; others may be waiting behind that one."""
+    bounds = Bounds()
+    walk(bounds, 0.0, 0.001)
+    bounds.took("d", [(5, 9)])
+    bounds.emptied("d")
+    bounds.looked("d", 1.0, 0.001, everywhere=True)
+    bounds.took("d", [(5, 3)])
+    bounds.resume("d", 1.0)
+    found = bounds.ranges("d", 1.01)
+    assert found is not None
+    assert any(low <= (5, 4) < high for low, high in ranges_of(found))
+
+
+def test_a_claim_that_was_under_way_sets_no_bounds_above_what_came_back_meanwhile() -> None:
+    bounds = Bounds()
+    walk(bounds, 0.0, 0.001)
+    bounds.forget("d")
+    bounds.took("d", [(5, 9)])
+    assert bounds.ranges("d", 0.01) is None
+
+
 def test_a_burst_after_a_pause_has_no_more_slow_walks_than_steady_work() -> None:
     """Beside a held snapshot, where they are slow, they would be a part of each burst."""
     bounds = Bounds()
@@ -343,8 +384,8 @@ def test_a_burst_after_a_pause_has_no_more_slow_walks_than_steady_work() -> None
         walk(bounds, now, 0.501)
     bounds.emptied("d")
     bounds.resume("d", 60.0)
-    assert bounds.ranges("d", 60.0 + 9.9) is not None
-    assert bounds.ranges("d", 60.0 + 10.1) is None
+    assert bounds.ranges("d", 60.0 + 0.99) is not None
+    assert bounds.ranges("d", 60.0 + PAUSE_MAX_SECONDS) is None
     bounds.looked("d", 80.0, 0.501, everywhere=True)
     bounds.took("d", [(5, 1)])
     bounds.emptied("d")

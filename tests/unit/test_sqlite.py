@@ -224,6 +224,9 @@ class Held:
         class Lock(WriteLock):
             def __init__(self) -> None: ...
 
+            def take_if_free(self) -> bool:
+                return False
+
             def __enter__(self) -> None:
                 lane_lock.gate.acquire()
 

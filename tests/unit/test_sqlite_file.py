@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from commandbus import HandlerRegistry, SendRequest, StoreUnavailable
+from commandbus.engines.sqlite.lock import WriteLock
 from commandbus.sync import SyncCommandBus, SyncWorker
 from commandbus.testing.waiting import eventually
 
@@ -103,3 +106,43 @@ def test_a_bus_is_opened_inside_a_transaction_of_the_caller(tmp_path: Path) -> N
         caller.commit()
         assert bus.get_command(sent.command_id) is not None
     caller.close()
+
+
+def test_the_log_stays_small_under_programs_that_write_little_each(tmp_path: Path) -> None:
+    """While another one is connected, none of them is the last, which folds the log back."""
+    url, sizes = f"sqlite:///{tmp_path}/jobs.db", list[int]()
+    with SyncCommandBus(url):
+        for _ in range(6):
+            with SyncCommandBus(url) as short:
+                short.send("orders", "ship", "x" * 50_000)
+            sizes.append((tmp_path / "jobs.db-wal").stat().st_size)
+    assert sizes[-1] < 2 * sizes[0]
+
+
+HOLDS_AND_FORKS = """
+import os, signal, sys
+from pathlib import Path
+from commandbus.engines.sqlite.lock import WriteLock
+with WriteLock(Path(sys.argv[1] + ".lock"), Path(sys.argv[1])):
+    if os.fork() == 0:
+        print("forked", flush=True)
+        sys.stdin.read()
+        os._exit(0)
+    signal.pause()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_writer_that_is_killed_lets_go_although_its_children_live(tmp_path: Path) -> None:
+    store = tmp_path / "jobs.db"
+    store.touch()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", HOLDS_AND_FORKS, store], **pipes) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"forked\n"
+        lock = WriteLock(tmp_path / "jobs.db.lock", store)
+        assert not lock.take_if_free()
+        writer.kill()
+        writer.wait()
+        assert lock.take_if_free()
+        lock.close()

@@ -49,6 +49,14 @@ def test_a_url_that_names_no_file_is_refused(url: str) -> None:
         location.parse(url)
 
 
+def test_a_link_to_a_file_is_refused_with_the_path_to_use(tmp_path: Path) -> None:
+    """Every write failed there, because no log lies beside a link."""
+    link = tmp_path / "link.db"
+    link.symlink_to(tmp_path / "jobs.db")
+    with pytest.raises(ConfigurationError, match=str(tmp_path.resolve() / "jobs.db")):
+        SqliteEngine(f"sqlite:///{link}").open()
+
+
 MOUNTS = r"""
 /dev/sda1 / ext4 rw 0 0
 server:/export /mnt/share nfs4 rw 0 0

@@ -8,8 +8,9 @@ from their beginning.
 A bound is a guess: sends commit out of order, and due work, retries and rescued commands return with
 old keys, often put there by other processes. Therefore bounds are forgotten after FORGET_SECONDS, when
 a claim finds nothing, and when this process itself returns work. Claims without bounds are timed, and
-are made more rarely where they are slow: they may take a twentieth of the time. A worker that is woken
-by new work starts at the last known bounds, and searches the whole index a moment later.
+are made more rarely where they are slow: they may take a twentieth of the time. But no bounds are kept
+for longer than PAUSE_MAX_SECONDS: that is how long they can hide a command. A worker that is woken by
+new work starts at the last known bounds, and searches the whole index a moment later.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from commandbus.engines.postgres.templates import BIGINT, INTEGER, Columns, Valu
 
 FORGET_SECONDS = 0.03
 """The longest delay until a claim sees returned work, where claims without bounds are cheap."""
+PAUSE_MAX_SECONDS = 1.0
+"""The longest where they are slow, by dead rows or because the server stood still."""
 WALK_SHARE = 20
 WALK_NOISE_SECONDS = 0.001
 """Differences below this are noise."""
@@ -104,7 +107,7 @@ class Bounds:
         """Seconds without a walk for each one, so that walks take a share of the time."""
         walks = self._walks.get(partition, ())
         walk = min(walks) if len(walks) == WALKS else 0.0
-        return WALK_SHARE * max(0.0, walk - WALK_NOISE_SECONDS)
+        return min(WALK_SHARE * max(0.0, walk - WALK_NOISE_SECONDS), PAUSE_MAX_SECONDS)
 
     def took(self, partition: str, keys: Iterable[tuple[int, int]]) -> None:
         """Move the bounds behind these claimed keys, which are in order."""
@@ -112,6 +115,7 @@ class Bounds:
         for priority, seq in dict(keys).items():  # the last one of each priority
             known[priority] = seq + 1
         self._known[partition] = known if len(known) <= PRIORITIES_MAX else {}
+        self._ended.pop(partition, None)  # what comes back may begin below those
 
     def lower(self, partition: str, priority: int, seq: int) -> None:
         """A command with this key returned to the queue: begin there again."""
@@ -139,10 +143,12 @@ class Bounds:
         if partition in self._fresh_until:
             self._fresh_until[partition] = self._walk_from.get(partition, 0.0)
 
-    def forget(self, partition: str) -> None:
-        """A command with an old key returned: the next claim searches the whole index."""
-        self._known.pop(partition, None)
-        self._ended.pop(partition, None)
+    def forget(self, domain: str) -> None:
+        """A command with an old key returned to a domain, or to one of its partitions: the next claim
+        searches the whole index, also after one that is under way and began at the bounds."""
+        for known in (self._known, self._ended, self._fresh_until):
+            for partition in [one for one in list(known) if f"{one}#".startswith(f"{domain}#")]:
+                known.pop(partition, None)
 
     def rescued(self, domains: Iterable[str], now: float) -> None:
         """This process has returned commands whose workers died."""

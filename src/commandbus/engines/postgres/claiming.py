@@ -205,7 +205,8 @@ class Claimer(Part):
                 now = self._context.monotonic()
                 self._context.bounds.looked(partition, now, now - began, everywhere=ranges is None)
             if not rows:
-                self._context.bounds.emptied(partition)
+                if request.priority is None:
+                    self._context.bounds.emptied(partition)
                 if ranges is None:
                     if not may_hide_fresh_work(limit):
                         return

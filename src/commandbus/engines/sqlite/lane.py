@@ -143,7 +143,11 @@ class Lane(ABC):
                     break
         finally:
             with self._turn:
-                self.connection.close()
+                self.finish()
+
+    def finish(self) -> None:
+        """Nothing follows on this connection."""
+        self.connection.close()
 
     @abstractmethod
     def perform(self, group: list[_Order]) -> None:
@@ -254,15 +258,25 @@ class WriteLane(Lane):
             self.connection.execute(f"pragma synchronous = {wanted}")
             self._set_to = wanted
 
+    def finish(self) -> None:
+        """Programs that write little each, one after another, would let the log grow without end."""
+        if self._commits and self._lock.take_if_free():
+            with self._lock:
+                self._fold_back()
+        super().finish()
+
     def _checkpoint(self) -> None:
         self._commits += 1
         if self._commits >= _CHECKPOINT_COMMITS:
             self._commits = 0
-            try:
-                self.connection.execute("pragma wal_checkpoint(passive)")
-            except sqlite3.Error as error:
-                # The commit stands; only the log grows until the next try.
-                logger.warning("could not fold back the write-ahead log: %s", error)
+            self._fold_back()
+
+    def _fold_back(self) -> None:
+        try:
+            self.connection.execute("pragma wal_checkpoint(passive)")
+        except sqlite3.Error as error:
+            # The commits stand; only the log grows until the next try.
+            logger.warning("could not fold back the write-ahead log: %s", error)
 
 
 def undoable(op: Op[T]) -> Op[T]:

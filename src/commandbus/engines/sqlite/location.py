@@ -74,6 +74,11 @@ def check(path: Path) -> None:
         )
     if path.is_dir():
         raise ConfigurationError(f"{path} is a folder; give the path of a file.")
+    if path.is_symlink():
+        raise ConfigurationError(
+            f"{path} is a link, and SQLite keeps its log beside the file itself; give its path: "
+            f"{path.resolve()}."
+        )
     needed = os.W_OK | os.R_OK
     if path.exists() and not os.access(path, needed):
         raise ConfigurationError(

@@ -9,8 +9,10 @@ of a race between a checkpoint and a writer.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from weakref import WeakSet
 
 from commandbus.errors import ConfigurationError
 
@@ -18,6 +20,8 @@ try:
     import fcntl
 except ImportError:  # not on this system; SQLite's own lock is correct, only slower under contention
     fcntl = None  # type: ignore[assignment]
+
+_locks: WeakSet[WriteLock] = WeakSet()
 
 
 class WriteLock:
@@ -40,6 +44,7 @@ class WriteLock:
                 f"The lock file {path} cannot be opened ({error.strerror}); it must be a plain file, "
                 "no link, that this user may write, in a folder that this user may write."
             ) from error
+        _locks.add(self)
 
     def _check_owner(self, path: Path, beside: Path) -> None:
         lock, store = os.fstat(self._file), beside.stat()
@@ -77,4 +82,17 @@ class WriteLock:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        os.close(self._file)
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+
+def _leave_all() -> None:
+    """In the child of a fork: with this file open, it would hold what a parent that was killed held."""
+    for lock in tuple(_locks):
+        with suppress(OSError):
+            lock.close()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(after_in_child=_leave_all)

@@ -256,11 +256,14 @@ select * from (@any first_in@) q limit $1::bigint
 
 -- name: admit
 -- Makes commands of messages that others have sent, under a lease of their own. One whose id is taken
--- is left out, and missing from the answer.
+-- is left out, and missing from the answer; so is one that was read again meanwhile.
 with moment as materialized (
     select commandbus.now_us() as now, set_config('synchronous_commit', 'off', true)),
-item as materialized (
+message as materialized (
     select nextval('commandbus.command_seq_seq') as seq, i.* from {messages} as i),
+@each as_read_in@,
+item as materialized (
+    select m.* from message m where m.seq in (@any seq_as_read@)),
 fresh as (
     insert into commandbus.command (seq, command_id, domain, command_type, data, correlation_id,
         causation_id, reply_to, priority, max_attempts, created_at, due_at, expires_at, tags, headers)

@@ -90,16 +90,18 @@ exception when others then
 end $$;
 
 -- The queue of a domain's commands, or of replies to it, at one priority. A name that PGMQ does not
--- take is shortened, with a hash that tells `Orders` from `orders`, whose tables PGMQ would not.
+-- take is shortened, with a hash that tells `Orders` from `orders`, whose tables PGMQ would not. So are all
+-- names in another schema than `commandbus`: its bus is another one, and PGMQ has one schema for all.
 create or replace function commandbus.pgmq_queue_of(domain text, priority integer, replies boolean)
     returns text
     language sql immutable parallel safe
-    return case when domain ~ '^[a-z_][a-z0-9_]{0,29}$' then domain
+    return (select case when other = '' and domain ~ '^[a-z_][a-z0-9_]{0,29}$' then domain
             else left(regexp_replace(lower(domain), '[^a-z0-9_]', '_', 'g'), 21) || '_'
-                || left(encode(sha256(convert_to(domain, 'UTF8')), 'hex'), 8) end
+                || left(encode(sha256(convert_to(other || domain, 'UTF8')), 'hex'), 8) end
         || case when replies then '__replies' else '__commands' end
         || case when priority = 5 then '' when priority >= 0 then '_p' || priority
-            else '_n' || -priority end;
+            else '_n' || -priority end
+        from (select replace('commandbus.queue', '"commandbus"' || '.queue', '')) as s (other));
 
 -- Grants rights to those of the bus's roles (see `commandbus db roles`) that exist. Rights on what
 -- belongs to others are theirs to grant.
@@ -174,6 +176,7 @@ declare
     the_queue text := commandbus.pgmq_queue_of(the_domain, the_priority, is_replies);
     the_table text := lower('q_' || the_queue);
     owner     text;
+    is_known  boolean := false;
 begin
     if the_domain !~ '^[A-Za-z_][A-Za-z0-9_.:-]{0,62}$' then
         raise exception 'the domain % has no valid name', the_domain
@@ -192,9 +195,15 @@ begin
             return;
         end if;
         perform 1 from commandbus.pgmq_queue where queue = the_queue for update;
+        is_known := true;
     end if;
     if to_regclass(format('pgmq.%I', the_table)) is null then
         perform pgmq.create(the_queue);
+        if is_known then  -- it was dropped, and commands still have numbers of its messages
+            perform setval(pg_get_serial_sequence(format('pgmq.%I', the_table), 'msg_id'), max(m.msg_id))
+            from commandbus.pgmq_queue q join commandbus.pgmq_message m on m.queue_id = q.queue_id
+            where q.queue = the_queue having max(m.msg_id) is not null;
+        end if;
         execute format('alter table pgmq.%I set (fillfactor = 50)', the_table);
         execute format('drop index if exists pgmq.%I', the_table || '_vt_idx');
     end if;
