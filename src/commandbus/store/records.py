@@ -40,10 +40,19 @@ class NewCommand(msgspec.Struct, frozen=True, gc=False):
     headers: Annotated[str | None, Column("text", "object")] = None
     requires: Annotated[str | None, Column("text", "words", erased=False)] = None
     """Tags that a worker must have, sorted and joined by commas."""
-    reply_to: Annotated[str | None, Column("text", check=as_name, erased=False)] = None
-    unique_key: Annotated[str | None, Column("text", check=as_text)] = None
+    reply_to: Annotated[
+        str | None,
+        Column("text", check=as_name, erased=False, meaning="The domain that gets the reply."),
+    ] = None
+    unique_key: Annotated[
+        str | None,
+        Column("text", check=as_text, meaning="At most one live command of the domain has this key."),
+    ] = None
     batch_id: Annotated[UUID | None, Column("uuid", check=as_id)] = None
-    group_key: Annotated[str | None, Column("text", check=as_text)] = None
+    group_key: Annotated[
+        str | None,
+        Column("text", check=as_text, meaning="Commands with one key run one at a time, in order."),
+    ] = None
 
 
 class Capacity(msgspec.Struct, frozen=True):
