@@ -146,7 +146,8 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     age: int = 0
     """Microseconds since it was first due."""
     keyed: bool = False
-    """Others may wait for its key, so it is not put off without need."""
+    """Whether it may hold a unique key or a permit. Others may wait for these, so it is not delayed
+    without need."""
     chain: int = 0
     """Members of a group that were claimed together name the first of them, itself included; they
     are to be run one after another, in the order of the reply. 0 stands for one by itself."""

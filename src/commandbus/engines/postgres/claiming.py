@@ -1,4 +1,4 @@
-"""Taking commands: due work promoted, gates opened, the first rows put under a lease."""
+"""Claiming commands: promote due work, open gates, put the first rows under a lease."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from commandbus.domain.priority import rank
 from commandbus.engines.postgres.arrays import integers, numbers, texts
 from commandbus.engines.postgres.bounds import EVERYTHING, at, only
 from commandbus.engines.postgres.claim_query import (
-    Leases,
+    LeaseShape,
     Received,
     Unclaimable,
     as_claimed,
@@ -59,19 +59,20 @@ class Claimer(Part):
         self._limits, self._settler, self._rescuer = limits, settler, Rescuer(context, settler)
         self.held_by = self._rescuer.held_by
         self._queries = {
-            (fresh, leases): claim_query(context.schema, fresh, leases)
+            (fresh, shape): claim_query(context.schema, fresh, shape)
             for fresh in (False, True)
-            for leases in get_args(Leases)
+            for shape in get_args(LeaseShape)
         }
         self._turn = 0
 
     @autocommit
     def claim(self, request: ClaimRequest) -> Op[ClaimReply]:
-        """Each statement commits by itself, and each step is taken where those before it found nothing:
-        the idle check; announced work, without a sweep; sweep, gates, and all domains in turn; and once
-        more, after senders can know that this process sleeps."""
+        """Each statement commits by itself. Each step runs only if those before it found nothing: the
+        idle check; announced work, without a sweep; sweep, gates and all domains in turn; and these
+        once more, when senders can know that this process sleeps."""
         if request.idle and self._can_skip_full_claim(request):
-            # Also at its own leases: one whose claim failed on the way back belongs to no other worker.
+            # Without a name, so that its own leases count: when the answer to a claim is lost, nothing
+            # renews its lease, and the commands come back with its end.
             moment = yield from self._next_moment(msgspec.structs.replace(request, worker=""), [])
             if moment is None or moment > SECOND:
                 due_in = None if moment is None else moment / SECOND
@@ -131,8 +132,8 @@ class Claimer(Part):
         return moment
 
     def _claim_in_turn(self, request: ClaimRequest, tagged: list[tuple[str, str]]) -> Op[list[Claimed]]:
-        """From all domains of a request, beginning with another one each time; before them from the
-        partitions whose commands require tags, since fewer workers can take those."""
+        """Claim from all domains of a request, beginning with another one each time; before them from
+        the partitions whose commands require tags, because fewer workers can take those."""
         claimed: list[Claimed] = []
         self._turn += 1
         count = len(request.domains)
@@ -148,8 +149,8 @@ class Claimer(Part):
                     if not (yield from self._claim_each(domain, partition, request, claimed)):
                         raise
             except CommandBusError as error:
-                # What was claimed is ours, and must not wait for its lease to end. And what is wrong
-                # with one domain is no reason to leave the others.
+                # What was claimed before must not wait for its lease to end, and an error in one domain
+                # must not keep the worker from the others.
                 if isinstance(error, StoreUnavailable) and not claimed:
                     raise
                 logger.warning("a claim from %s failed: %s", domain, error)
@@ -186,8 +187,8 @@ class Claimer(Part):
                 ranges is not None and not self._context.bounds.is_careful(domain, began)
             )
             # A worker that has not seen the gates of a domain yet takes no members of groups along.
-            leases: Leases = "chains" if domain in self._context.gated else "plain"
-            query = self._queries[fresh, "apart" if request.lease_per_command else leases]
+            shape: LeaseShape = "chains" if domain in self._context.gated else "plain"
+            query = self._queries[fresh, "each" if request.lease_per_command else shape]
             values = {
                 "partition": partition,
                 "wanted": wanted,
@@ -227,11 +228,11 @@ class Claimer(Part):
     def _claim_each(
         self, domain: str, partition: str, request: ClaimRequest, claimed: list[Claimed]
     ) -> Op[bool]:
-        """The server cannot carry out a claim because of a value in one of its rows. Each is claimed by
-        itself, and that one is parked, so that it fails no other claim. Returns whether any of it was
-        of use."""
+        """The server cannot carry out a claim because of a value in one of its rows. Claim each row by
+        itself, and park the command of the bad one, so that it fails no other claim. Returns whether
+        anything was claimed or parked."""
         before, parked = len(claimed), 0
-        query = self._queries[False, "apart" if request.lease_per_command else "plain"]
+        query = self._queries[False, "each" if request.lease_per_command else "plain"]
         wanted = request.wanted(claimed)
         for priority, seq in (yield Autocommit(self._sql.first_waiting, (partition, wanted))):
             if request.priority not in (None, priority):
@@ -260,13 +261,13 @@ class Claimer(Part):
         return parked > 0 or len(claimed) > before
 
     def _park_in_place(
-        self, domain: str, place: tuple[str, int, int], error: CommandBusError
+        self, domain: str, key: tuple[str, int, int], error: CommandBusError
     ) -> Op[bool]:
-        """Park the command of this row of the queue."""
-        *_, seq = place
+        """Park the command of the queue row with this primary key."""
+        *_, seq = key
         failure = Failure(FailureKind.PERMANENT, UNREADABLE, f"It cannot be claimed: {error}")
         try:
-            for attempts, crashes in (yield Statement(self._sql.take_place, place)):
+            for attempts, crashes in (yield Statement(self._sql.take_place, key)):
                 yield from self._park(domain, seq, attempts, failure, crashes)
             yield Boundary()
         except CommandBusError as refusal:  # by another worker meanwhile, or with the next claim
@@ -299,8 +300,9 @@ class Claimer(Part):
         return min(wanted, limit.room)
 
     def _receive(self, domain: str, worker: str, rows: Rows, claimed: list[Claimed]) -> Received:
-        """Rows of the query `claim` as commands under lease, in their order; apart from those that are
-        expired, or without their command. Column by column: so no step of it is for each command."""
+        """Make commands under lease from rows of the query `claim`, in their order, and remember the
+        lease. Rows that are expired or without a command come back as unclaimable. Works on columns,
+        because a loop over rows costs twice as much."""
         columns: list[Sequence[Any]] = [*zip(*rows, strict=True)]
         (
             seqs, lease_ids, nows, priorities, attempts, crashes, releases, keyed, expired, _, leaders,
@@ -418,7 +420,7 @@ class Claimer(Part):
         return news, look_in
 
     def _stay_awake(self, worker: str, claimed: list[Claimed]) -> Op[None]:
-        """Once this process has been busy for a while, senders need not notify."""
+        """Record that senders need not notify, once this process has been busy for a while."""
         if not self._context.notify:
             return
         now = self._context.monotonic()
