@@ -162,7 +162,7 @@ def _tell(
 
 
 def _unknown_process(command: Claimed) -> Work:
-    logger.warning("a reply to process %s came, which is unknown", command.correlation_id)
+    logger.warning("a reply names the process %s, which does not exist", command.correlation_id)
     details = msgspec.json.encode({"reason": "there is no such process"}).decode()
     event = ProcessEventRow(
         command.correlation_id, ProcessEventType.REPLY_IGNORED, None, command.causation_id, details

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import TracebackType
 
 from commandbus.errors import ConfigurationError
 
@@ -67,12 +66,7 @@ class WriteLock:
         if fcntl is not None:
             fcntl.flock(self._file, fcntl.LOCK_EX)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if fcntl is not None:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 

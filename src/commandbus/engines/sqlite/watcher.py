@@ -111,7 +111,7 @@ class Watcher:
         if self._bell is not None:
             self._hub.sign_sleep(self._doorbell.sleep)
         else:
-            logger.debug("no bell beside the file: work of other processes is polled for")
+            logger.debug("no doorbell beside the file: commits of other processes are found by polling")
 
     def _take_bell_down(self) -> None:
         if self._bell is not None:
