@@ -219,7 +219,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
-    """What a run amounted to, and the token that proves the right to record it."""
+    """The outcome of a run, and the lease that proves the right to record it."""
 
     seq: int
     lease_id: int
