@@ -34,6 +34,7 @@ from commandbus.engines.postgres.settle_query import Known
 from commandbus.engines.postgres.settling import Settler
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS, look_again
 from commandbus.engines.postgres.statements import Autocommit, Boundary, Listening
+from commandbus.engines.postgres.templates import Values
 from commandbus.errors import CommandBusError, StoreUnavailable
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.op import Op, Rows, Statement, Wake, autocommit, scalar
@@ -164,28 +165,20 @@ class Claimer(Part):
     def _claim_from(
         self, domain: str, partition: str, request: ClaimRequest, claimed: list[Claimed]
     ) -> Op[None]:
+        """Claim from one partition. Repeated when a claim within bounds found nothing, and when some of
+        what it took cannot run."""
         duration = int(request.lease_seconds * SECOND)
-        fresh_only = False
+        bounds, fresh_only = self._context.bounds, False
         while (wanted := request.wanted(claimed)) > 0:
             limit = NONE if fresh_only else request.suspects_beside(claimed)
             wanted = self._most_at_once(domain, wanted, limit)
             began = self._context.monotonic()
-            ranges = (
-                None if request.priority is not None else self._context.bounds.ranges(partition, began)
-            )
-            chosen = ranges or EVERYTHING
-            if request.priority is not None:
-                chosen = only(request.priority)
-            elif request.ageing is not None:
-                aged = yield Autocommit(self._sql.aged, (partition, request.ageing, wanted))
-                if aged:
-                    chosen = self._context.bounds.ranges_after(partition, began, aged)
+            ranges = None if request.priority is not None else bounds.ranges(partition, began)
+            chosen = yield from self._ranges_for(request, partition, ranges, wanted, began)
             # A chain needs one lease for all of it.
             most = 0 if request.lease_per_command else request.spare(claimed)
             # Commands whose workers died return with old keys, for a look without bounds.
-            fresh = fresh_only or (
-                ranges is not None and not self._context.bounds.is_careful(domain, began)
-            )
+            fresh = fresh_only or (ranges is not None and not bounds.is_careful(domain, began))
             # A worker that has not seen the gates of a domain yet takes no members of groups along.
             shape: LeaseShape = "chains" if domain in self._context.gated else "plain"
             query = self._queries[fresh, "each" if request.lease_per_command else shape]
@@ -204,9 +197,9 @@ class Claimer(Part):
             rows = yield Autocommit(query.sql, query.params(values))
             if request.priority is None:
                 now = self._context.monotonic()
-                self._context.bounds.looked(partition, now, now - began, everywhere=ranges is None)
+                bounds.looked(partition, now, now - began, everywhere=ranges is None)
             if not rows:
-                self._context.bounds.emptied(partition)
+                bounds.emptied(partition)
                 if ranges is None:
                     if not may_hide_fresh_work(limit):
                         return
@@ -214,16 +207,29 @@ class Claimer(Part):
                 continue
             before = len(claimed)
             received = self._receive(domain, request.worker, rows, claimed)
-            self._context.bounds.took(partition, received.keys)
+            bounds.took(partition, received.keys)
             if received.suspects:
-                self._context.bounds.beware([domain], began)
+                bounds.beware([domain], began)
             if limit is not None and (not limit.alone or received.suspects):
-                self._context.bounds.forget(partition)  # more of them may have been left in the queue
+                bounds.forget(partition)  # more of them may have been left in the queue
             if request.ageing is not None:
                 claimed[before:] = _by_age(claimed[before:], request.ageing)
             if not received.unclaimable:
                 return
             yield from self._end_unclaimable(domain, received.unclaimable)
+
+    def _ranges_for(
+        self, request: ClaimRequest, partition: str, known: Values | None, wanted: int, began: float
+    ) -> Op[Values]:
+        """Where in the index a claim looks: in the ranges that are known to be enough, or everywhere;
+        unless the request names a priority, or waiting makes commands more urgent."""
+        if request.priority is not None:
+            return only(request.priority)
+        if request.ageing is not None:
+            aged = yield Autocommit(self._sql.aged, (partition, request.ageing, wanted))
+            if aged:
+                return self._context.bounds.ranges_after(partition, began, aged)
+        return known or EVERYTHING
 
     def _claim_each(
         self, domain: str, partition: str, request: ClaimRequest, claimed: list[Claimed]

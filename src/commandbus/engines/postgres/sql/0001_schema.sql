@@ -880,7 +880,7 @@ begin
     due_in := ready_at - now_at;
 end $$;
 
--- Adds one command that is as plain as most are: due at once, and nothing said beyond its payload and
+-- Adds one command that is as plain as most are: due at once, and without options beyond its payload and
 -- priority. One look tells whether anything else is to be done for it, because its domain is new or has
 -- gates, or a worker sleeps; then it goes the long way.
 --
