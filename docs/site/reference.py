@@ -404,17 +404,14 @@ MEANINGS = {
     "event": "Only events of this type.",
     "limit": "How many at most.",
     "max_attempts": "Attempts, instead of those of the handler.",
-    "group_key": "Commands of one group run one after another, in the order of their sends.",
     "name": "The name of the schedule.",
     "priority": "`high`, `normal`, `low` or a number; the lower one goes first.",
     "process_id": "The id of the process.",
     "process_type": "Only processes of this type.",
-    "reply_to": "The domain that gets the reply.",
     "span": "The range of the figures, `10m`, `1h`, `24h` or `7d`.",
     "status": "Only this status.",
     "tags": "Words to find the command by.",
     "target": "The name of the breaker.",
-    "unique_key": "At most one live command of the domain has this key.",
 }
 """What parameters mean that many endpoints have, where the OpenAPI document does not say it."""
 

@@ -428,7 +428,7 @@ def test_connections_are_replaced_under_senders(bus: Harness) -> None:
     held = [bus.call(begin, Demand(size, 5.0)) for _ in range(size)]
     try:
         waiting = bus.spawn(partial(bus.bus.send_many, [SendRequest("orders", "ship")] * 200))
-        pool = held[0]._line.source
+        pool = held[0]._checkout.source
         eventually(lambda: len(pool._queue) == 1)
         bus.engine.replace()
         assert len(waiting.result(30)) == 200
@@ -445,7 +445,7 @@ def test_connections_of_a_pool_that_are_not_used_are_closed(
     monkeypatch.setattr(pools, "IDLE_SECONDS", 0.5)
     begin = bus.engine.begin_async if bus.runtime == "asyncio" else bus.engine.begin
     held = [bus.call(begin, Demand(3, 5.0)) for _ in range(3)]
-    pool = held[0]._line.source
+    pool = held[0]._checkout.source
     for transaction in held:
         bus.call(transaction.rollback)
     assert pool.size == 3

@@ -28,8 +28,9 @@ def test_every_column_is_an_option_of_send_and_a_field_of_records() -> None:
 
 
 def test_the_api_takes_the_columns_that_are_checked_texts() -> None:
-    checked = {c.name for c in OPTIONAL if c.kind == "text" and c.check is not None}
-    assert checked <= set(SendBody.__struct_fields__)
+    checked = {c.name: c.meaning for c in OPTIONAL if c.kind == "text" and c.check is not None}
+    assert all(checked.values()), "the API's document says what a column means"
+    assert checked.keys() <= set(SendBody.__struct_fields__)
     body = SendBody("orders", "ship", {"n": 1}, group_key="a")
     assert (body.domain, body.group_key, body.reply_to) == ("orders", "a", None)  # type: ignore[attr-defined]
 

@@ -1,4 +1,4 @@
-"""Defaults of a command: what is said once where it is declared, and holds for every request of it."""
+"""Defaults of a command: options that its declaration gives to every request of it."""
 
 from __future__ import annotations
 

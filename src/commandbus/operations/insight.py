@@ -182,7 +182,7 @@ def _why_waiting(scope: Scope, record: CommandRecord) -> Op[list[Reason]]:
 def _why_unclaimed(
     record: CommandRecord, serving: list[WorkerInfo], now: datetime, running: int
 ) -> Reason:
-    """Nothing is in its way, and workers are there."""
+    """Nothing blocks it, and workers are there."""
     slots = sum(worker.concurrency for worker in serving)
     who = "the live worker" if len(serving) == 1 else f"{len(serving)} live workers"
     if running >= slots:

@@ -124,7 +124,7 @@ def _decide_one(
         failure = Failure(FailureKind.PERMANENT, "UNDECODABLE", event.message)
         return Work(), Parked(failure, "UNDECODABLE")
     if row is None:
-        logger.warning("a reply to process %s came, which is unknown", command.correlation_id)
+        logger.warning("a reply names the process %s, which does not exist", command.correlation_id)
         return _ignored(command, "there is no such process"), Succeeded()
     declaration = declarations.get(row.process_type)
     if declaration is None and row.ended:

@@ -83,7 +83,7 @@ def _key(command: NewCommand) -> str:
 
 
 def _holder_by_window(scope: Scope, command: NewCommand) -> Op[UUID | None]:
-    """Who holds the key by a window, whatever became of it."""
+    """The command that holds the key by a window, also when it has ended."""
     document = yield from scope.store.get_document(KIND, _key(command))
     if document is None or (document.due_at or 0) <= (yield from scope.store.now()):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 from commandbus.errors import InvalidOperationError
@@ -39,12 +39,7 @@ class StopBySignal:
             self._before[number] = signal.signal(number, self._heard)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._restore()
 
     def _heard(self, number: int, frame: FrameType | None) -> None:

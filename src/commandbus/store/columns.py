@@ -31,6 +31,8 @@ class Column(msgspec.Struct, frozen=True):
     where `send` decides more than that."""
     erased: bool = True
     """Whether erasure empties it, because it may be about a person; only of texts."""
+    meaning: str = ""
+    """What it is for, as the API tells; of texts that `check` takes."""
     name: str = ""
 
 

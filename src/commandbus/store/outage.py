@@ -25,7 +25,7 @@ class Outage:
         self._lock = threading.Lock()
 
     def failed(self, what: str, error: BaseException, log: logging.Logger) -> None:
-        """Something failed and is tried again. That the store is away is said once."""
+        """Log a failure that is tried again. That the store is away is logged once."""
         if not isinstance(error, StoreUnavailable) or isinstance(error, PoolExhausted):
             log.warning("%s failed, trying again: %s", what, error)
             return

@@ -63,21 +63,21 @@ class CommandStore(Protocol):
     def claim(self, request: ClaimRequest) -> Op[ClaimReply]:
         """Take up to `limit` commands under one new lease, atomically across processes.
 
-        Eligible: due, not expired, domain not paused, past its gates (limits, group), and asking for
-        no tag that the worker lacks. Order within a domain: priority, then
-        sequence; several domains take turns. Attempts are counted here. Expired commands end
-        CANCELED with reason EXPIRED instead of being returned. An empty reply means that nothing
+        A command is eligible when it is due and not expired, its domain is not paused, it passed its
+        gates (limits, group), and the worker has all tags that it requires. Order within a domain:
+        priority, then sequence; several domains take turns. Attempts are counted here. Expired commands
+        end CANCELED with reason EXPIRED instead of being returned. An empty reply means that nothing
         was eligible. With `sweep`, due work is promoted and expired leases are taken back first.
 
-        With `followers`, those that wait behind the only member of a group that may run may come
-        along with it, in their order, after the others in the reply: unless a limit or a tag has a
-        say, too, and up to one that has crashes. Until the last of such a chain has left its lease,
-        no other command passes the gate of the group.
+        With `followers`, members of a group that wait behind the one that may run are claimed with it;
+        they follow the others in the reply, in their order. None are where a limit or a tag decides,
+        too, and none from the first one on that has crashes. Until the last of such a chain has left
+        its lease, no other command passes the gate of the group.
         """
         ...
 
     def settle(self, batch: Sequence[Settlement]) -> Op[SettleReport]:
-        """Record what runs amounted to, each valid only while its lease is.
+        """Record the outcomes of runs, each valid only while its lease is.
 
         A settlement whose lease has expired, was taken back or never held the command changes
         nothing and is reported lost; one that repeats what was recorded under the same lease is

@@ -40,10 +40,19 @@ class NewCommand(msgspec.Struct, frozen=True, gc=False):
     headers: Annotated[str | None, Column("text", "object")] = None
     requires: Annotated[str | None, Column("text", "words", erased=False)] = None
     """Tags that a worker must have, sorted and joined by commas."""
-    reply_to: Annotated[str | None, Column("text", check=as_name, erased=False)] = None
-    unique_key: Annotated[str | None, Column("text", check=as_text)] = None
+    reply_to: Annotated[
+        str | None,
+        Column("text", check=as_name, erased=False, meaning="The domain that gets the reply."),
+    ] = None
+    unique_key: Annotated[
+        str | None,
+        Column("text", check=as_text, meaning="At most one live command of the domain has this key."),
+    ] = None
     batch_id: Annotated[UUID | None, Column("uuid", check=as_id)] = None
-    group_key: Annotated[str | None, Column("text", check=as_text)] = None
+    group_key: Annotated[
+        str | None,
+        Column("text", check=as_text, meaning="Commands with one key run one at a time, in order."),
+    ] = None
 
 
 class Capacity(msgspec.Struct, frozen=True):
@@ -137,7 +146,8 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     age: int = 0
     """Microseconds since it was first due."""
     keyed: bool = False
-    """Others may wait for its key, so it is not put off without need."""
+    """Whether it may hold a unique key or a permit. Others may wait for these, so it is not delayed
+    without need."""
     chain: int = 0
     """Members of a group that were claimed together name the first of them, itself included; they
     are to be run one after another, in the order of the reply. 0 stands for one by itself."""
@@ -209,7 +219,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
-    """What a run amounted to, and the token that proves the right to record it."""
+    """The outcome of a run, and the lease that proves the right to record it."""
 
     seq: int
     lease_id: int

@@ -36,7 +36,7 @@ class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
     crashes: int
     releases: int
     keyed: bool
-    """Whether it holds a unique key that its outcome frees."""
+    """Whether it may hold a unique key or a permit, which its end frees."""
     chain: int = 0
     """See `Claimed.chain`."""
 
@@ -216,9 +216,9 @@ def chains_of(members: Iterable[Member]) -> dict[int, int]:
 
 
 def hand_over(chains: Mapping[int, int], leaving: Container[int]) -> dict[int, int | None]:
-    """The place of a group that runs one at a time is held by the first of a chain that is still under
-    its lease. Of those who leave, who held one; and who takes it over, or None if none is left.
-    `chains` is what `chains_of` says of the lease before they leave."""
+    """The permit of a group belongs to the first command of the chain that is still under the lease.
+    Returns the commands that leave with a permit, each with the one that gets it, or None if no other
+    is left. `chains` is what `chains_of` says of the lease before they leave."""
     holders: dict[int, int] = {}
     heirs: dict[int, int] = {}
     for seq, chain in chains.items():

@@ -80,7 +80,7 @@ class Judge(Protocol):
 
 
 def confirm(judge: Judge, call: Any, settlement: Settlement) -> Op[Settlement]:
-    """What a run amounted to whose handler has completed its command in its own transaction."""
+    """The settlement of a run whose handler completed its command in a transaction of its own."""
     judge.own_transactions = True
     done: Completion = call.context.completion
     claimed: Claimed = call.claimed
@@ -100,7 +100,7 @@ def confirm(judge: Judge, call: Any, settlement: Settlement) -> Op[Settlement]:
 
 
 def unconfirmed(judge: Judge, call: Any, settlement: Settlement) -> Settlement:
-    """What it amounted to as far as is known without the store."""
+    """The same without asking the store: a success counts as not committed."""
     if isinstance(settlement.outcome, Succeeded):
         return judge.failed(call, NotCommitted(), settlement.ran)
     return settlement

@@ -218,9 +218,9 @@ class Execution:
             self.recorder.ended(claimed)
 
     def _broken(self, claimed: Claimed, error: Exception) -> Settlement:
-        """What cannot even be judged is for an operator."""
+        """Park a command whose payload or result raises an error when the worker handles it."""
         what = f"{claimed.command_type} {claimed.command_id}"
-        logger.error("%s cannot be judged", what, exc_info=error)
+        logger.error("%s is parked: its payload or result raised an error", what, exc_info=error)
         failure = Failure(
             FailureKind.PERMANENT,
             "BROKEN_OUTCOME",

@@ -70,12 +70,12 @@ def as_unclaimable(row: Row) -> Unclaimable | None:
 
 
 class Received(NamedTuple):
-    """What a claim has put under lease, beside the commands that can run."""
+    """What a claim put under lease, beside the commands that can run."""
 
     keys: list[tuple[int, int]]
     """Priority and sequence of what was taken from its place, in order; not of what came along."""
     suspects: bool
-    """Whether workers died over some of it."""
+    """Whether it contains commands whose workers died."""
     unclaimable: list[Unclaimable]
 
 
@@ -84,22 +84,22 @@ def may_hide_fresh_work(limit: SuspectLimit | None) -> bool:
     return limit is not None and not limit.alone and limit.room > 0
 
 
-Leases = Literal["plain", "chains", "apart"]
+LeaseShape = Literal["plain", "chains", "each"]
 """One lease for all; one that takes members of groups along; or one for each command."""
 
 
 @cache
-def claim_query(schema: str, fresh: bool, leases: Leases) -> Query:
+def claim_query(schema: str, fresh: bool, shape: LeaseShape) -> Query:
     """The claim; of fresh commands only, or with those whose workers died."""
     found = parts(schema, "claim.sql")
-    lease_each = leases == "apart"
+    lease_each = shape == "each"
     return compile_query(
         found.claim,
         [RANGES],
         found="taken" if fresh else "found",
         suspects_found="" if fresh else found.suspects_found,
         suspects_left="" if fresh else found.suspects_left,
-        under_lease=found.no_chains if leases == "plain" else found.chains,
+        under_lease=found.no_chains if shape == "plain" else found.chains,
         some_ended=found.some_ended,
         lease=found.lease_each if lease_each else found.one_lease,
         leased=found.under_each if lease_each else found.under_one,

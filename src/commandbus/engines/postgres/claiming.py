@@ -1,4 +1,4 @@
-"""Taking commands: due work promoted, gates opened, the first rows put under a lease."""
+"""Claiming commands: promote due work, open gates, put the first rows under a lease."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from commandbus.domain.priority import rank
 from commandbus.engines.postgres.arrays import integers, numbers, texts
 from commandbus.engines.postgres.bounds import EVERYTHING, at, only
 from commandbus.engines.postgres.claim_query import (
-    Leases,
+    LeaseShape,
     Received,
     Unclaimable,
     as_claimed,
@@ -34,6 +34,7 @@ from commandbus.engines.postgres.settle_query import Known
 from commandbus.engines.postgres.settling import Settler
 from commandbus.engines.postgres.sleepers import ASLEEP_SECONDS, look_again
 from commandbus.engines.postgres.statements import Autocommit, Boundary, Listening
+from commandbus.engines.postgres.templates import Values
 from commandbus.errors import CommandBusError, StoreUnavailable
 from commandbus.store.batching import TOPIC as BATCHES
 from commandbus.store.op import Op, Rows, Statement, Wake, autocommit, scalar
@@ -59,19 +60,20 @@ class Claimer(Part):
         self._limits, self._settler, self._rescuer = limits, settler, Rescuer(context, settler)
         self.held_by = self._rescuer.held_by
         self._queries = {
-            (fresh, leases): claim_query(context.schema, fresh, leases)
+            (fresh, shape): claim_query(context.schema, fresh, shape)
             for fresh in (False, True)
-            for leases in get_args(Leases)
+            for shape in get_args(LeaseShape)
         }
         self._turn = 0
 
     @autocommit
     def claim(self, request: ClaimRequest) -> Op[ClaimReply]:
-        """Each statement commits by itself, and each step is taken where those before it found nothing:
-        the idle check; announced work, without a sweep; sweep, gates, and all domains in turn; and once
-        more, after senders can know that this process sleeps."""
+        """Each statement commits by itself. Each step runs only if those before it found nothing: the
+        idle check; announced work, without a sweep; sweep, gates and all domains in turn; and these
+        once more, when senders can know that this process sleeps."""
         if request.idle and self._can_skip_full_claim(request):
-            # Also at its own leases: one whose claim failed on the way back belongs to no other worker.
+            # Without a name, so that its own leases count: when the answer to a claim is lost, nothing
+            # renews its lease, and the commands come back with its end.
             moment = yield from self._next_moment(msgspec.structs.replace(request, worker=""), [])
             if moment is None or moment > SECOND:
                 due_in = None if moment is None else moment / SECOND
@@ -131,8 +133,8 @@ class Claimer(Part):
         return moment
 
     def _claim_in_turn(self, request: ClaimRequest, tagged: list[tuple[str, str]]) -> Op[list[Claimed]]:
-        """From all domains of a request, beginning with another one each time; before them from the
-        partitions whose commands require tags, since fewer workers can take those."""
+        """Claim from all domains of a request, beginning with another one each time; before them from
+        the partitions whose commands require tags, because fewer workers can take those."""
         claimed: list[Claimed] = []
         self._turn += 1
         count = len(request.domains)
@@ -148,8 +150,8 @@ class Claimer(Part):
                     if not (yield from self._claim_each(domain, partition, request, claimed)):
                         raise
             except CommandBusError as error:
-                # What was claimed is ours, and must not wait for its lease to end. And what is wrong
-                # with one domain is no reason to leave the others.
+                # What was claimed before must not wait for its lease to end, and an error in one domain
+                # must not keep the worker from the others.
                 if isinstance(error, StoreUnavailable) and not claimed:
                     raise
                 logger.warning("a claim from %s failed: %s", domain, error)
@@ -163,31 +165,23 @@ class Claimer(Part):
     def _claim_from(
         self, domain: str, partition: str, request: ClaimRequest, claimed: list[Claimed]
     ) -> Op[None]:
+        """Claim from one partition. Repeated when a claim within bounds found nothing, and when some of
+        what it took cannot run."""
         duration = int(request.lease_seconds * SECOND)
-        fresh_only = False
+        bounds, fresh_only = self._context.bounds, False
         while (wanted := request.wanted(claimed)) > 0:
             limit = NONE if fresh_only else request.suspects_beside(claimed)
             wanted = self._most_at_once(domain, wanted, limit)
             began = self._context.monotonic()
-            ranges = (
-                None if request.priority is not None else self._context.bounds.ranges(partition, began)
-            )
-            chosen = ranges or EVERYTHING
-            if request.priority is not None:
-                chosen = only(request.priority)
-            elif request.ageing is not None:
-                aged = yield Autocommit(self._sql.aged, (partition, request.ageing, wanted))
-                if aged:
-                    chosen = self._context.bounds.ranges_after(partition, began, aged)
+            ranges = None if request.priority is not None else bounds.ranges(partition, began)
+            chosen = yield from self._ranges_for(request, partition, ranges, wanted, began)
             # A chain needs one lease for all of it.
             most = 0 if request.lease_per_command else request.spare(claimed)
             # Commands whose workers died return with old keys, for a look without bounds.
-            fresh = fresh_only or (
-                ranges is not None and not self._context.bounds.is_careful(domain, began)
-            )
+            fresh = fresh_only or (ranges is not None and not bounds.is_careful(domain, began))
             # A worker that has not seen the gates of a domain yet takes no members of groups along.
-            leases: Leases = "chains" if domain in self._context.gated else "plain"
-            query = self._queries[fresh, "apart" if request.lease_per_command else leases]
+            shape: LeaseShape = "chains" if domain in self._context.gated else "plain"
+            query = self._queries[fresh, "each" if request.lease_per_command else shape]
             values = {
                 "partition": partition,
                 "wanted": wanted,
@@ -203,10 +197,10 @@ class Claimer(Part):
             rows = yield Autocommit(query.sql, query.params(values))
             if request.priority is None:
                 now = self._context.monotonic()
-                self._context.bounds.looked(partition, now, now - began, everywhere=ranges is None)
+                bounds.looked(partition, now, now - began, everywhere=ranges is None)
             if not rows:
                 if request.priority is None:
-                    self._context.bounds.emptied(partition)
+                    bounds.emptied(partition)
                 if ranges is None:
                     if not may_hide_fresh_work(limit):
                         return
@@ -214,25 +208,38 @@ class Claimer(Part):
                 continue
             before = len(claimed)
             received = self._receive(domain, request.worker, rows, claimed)
-            self._context.bounds.took(partition, received.keys)
+            bounds.took(partition, received.keys)
             if received.suspects:
-                self._context.bounds.beware([domain], began)
+                bounds.beware([domain], began)
             if limit is not None and (not limit.alone or received.suspects):
-                self._context.bounds.forget(partition)  # more of them may have been left in the queue
+                bounds.forget(partition)  # more of them may have been left in the queue
             if request.ageing is not None:
                 claimed[before:] = _by_age(claimed[before:], request.ageing)
             if not received.unclaimable:
                 return
             yield from self._end_unclaimable(domain, received.unclaimable)
 
+    def _ranges_for(
+        self, request: ClaimRequest, partition: str, known: Values | None, wanted: int, began: float
+    ) -> Op[Values]:
+        """Where in the index a claim looks: in the ranges that are known to be enough, or everywhere;
+        unless the request names a priority, or waiting makes commands more urgent."""
+        if request.priority is not None:
+            return only(request.priority)
+        if request.ageing is not None:
+            aged = yield Autocommit(self._sql.aged, (partition, request.ageing, wanted))
+            if aged:
+                return self._context.bounds.ranges_after(partition, began, aged)
+        return known or EVERYTHING
+
     def _claim_each(
         self, domain: str, partition: str, request: ClaimRequest, claimed: list[Claimed]
     ) -> Op[bool]:
-        """The server cannot carry out a claim because of a value in one of its rows. Each is claimed by
-        itself, and that one is parked, so that it fails no other claim. Returns whether any of it was
-        of use."""
+        """The server cannot carry out a claim because of a value in one of its rows. Claim each row by
+        itself, and park the command of the bad one, so that it fails no other claim. Returns whether
+        anything was claimed or parked."""
         before, parked = len(claimed), 0
-        query = self._queries[False, "apart" if request.lease_per_command else "plain"]
+        query = self._queries[False, "each" if request.lease_per_command else "plain"]
         wanted = request.wanted(claimed)
         for priority, seq in (yield Autocommit(self._sql.first_waiting, (partition, wanted))):
             if request.priority not in (None, priority):
@@ -261,13 +268,13 @@ class Claimer(Part):
         return parked > 0 or len(claimed) > before
 
     def _park_in_place(
-        self, domain: str, place: tuple[str, int, int], error: CommandBusError
+        self, domain: str, key: tuple[str, int, int], error: CommandBusError
     ) -> Op[bool]:
-        """Park the command of this row of the queue."""
-        *_, seq = place
+        """Park the command of the queue row with this primary key."""
+        *_, seq = key
         failure = Failure(FailureKind.PERMANENT, UNREADABLE, f"It cannot be claimed: {error}")
         try:
-            for attempts, crashes in (yield Statement(self._sql.take_place, place)):
+            for attempts, crashes in (yield Statement(self._sql.take_place, key)):
                 yield from self._park(domain, seq, attempts, failure, crashes)
             yield Boundary()
         except CommandBusError as refusal:  # by another worker meanwhile, or with the next claim
@@ -300,8 +307,9 @@ class Claimer(Part):
         return min(wanted, limit.room)
 
     def _receive(self, domain: str, worker: str, rows: Rows, claimed: list[Claimed]) -> Received:
-        """Rows of the query `claim` as commands under lease, in their order; apart from those that are
-        expired, or without their command. Column by column: so no step of it is for each command."""
+        """Make commands under lease from rows of the query `claim`, in their order, and remember the
+        lease. Rows that are expired or without a command come back as unclaimable. Works on columns,
+        because a loop over rows costs twice as much."""
         columns: list[Sequence[Any]] = [*zip(*rows, strict=True)]
         (
             seqs, lease_ids, nows, priorities, attempts, crashes, releases, keyed, expired, _, leaders,
@@ -419,7 +427,7 @@ class Claimer(Part):
         return news, look_in
 
     def _stay_awake(self, worker: str, claimed: list[Claimed]) -> Op[None]:
-        """Once this process has been busy for a while, senders need not notify."""
+        """Record that senders need not notify, once this process has been busy for a while."""
         if not self._context.notify:
             return
         now = self._context.monotonic()

@@ -35,41 +35,45 @@ class OpenCheckouts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._lines: set[Checkout] = set()
+        self._open: set[Checkout] = set()
 
-    def enter(self, line: Checkout, connection: Any) -> None:
+    def enter(self, checkout: Checkout, connection: Any) -> None:
         with self._lock:
-            line.connection = connection
-            self._lines.add(line)
+            checkout.connection = connection
+            self._open.add(checkout)
 
-    def leave(self, line: Checkout) -> Any:
+    def leave(self, checkout: Checkout) -> Any:
         """From here on the connection may be closed, and its number given to another one."""
         with self._lock:
-            self._lines.discard(line)
-            connection, line.connection = line.connection, None
+            self._open.discard(checkout)
+            connection, checkout.connection = checkout.connection, None
             return connection
 
     def count(self, source: Any) -> int:
         with self._lock:
-            return sum(line.source is source for line in self._lines)
+            return sum(checkout.source is source for checkout in self._open)
 
     def cut_transactions(self, worker: str) -> None:
         """Break the transactions of a worker's handlers that were left behind."""
-        self._cut(lambda line: line.worker == worker)
+        self._cut(lambda checkout: checkout.worker == worker)
 
     def cut(self, seconds: float) -> int:
         """Break those of the workers' own that have been waiting for so long; what calls of others wait
         for is left alone."""
         late = time.monotonic() - seconds
-        return self._cut(lambda line: line.own and line.asked_at is not None and line.asked_at <= late)
+        return self._cut(
+            lambda checkout: (
+                checkout.own and checkout.asked_at is not None and checkout.asked_at <= late
+            )
+        )
 
     def _cut(self, applies: Callable[[Checkout], bool]) -> int:
         """Shut the sockets: the end of the connection is seen by what waits for it, in whichever
         thread or loop that is."""
         with self._lock:
-            chosen = [line for line in self._lines if applies(line)]
-            for line in chosen:
-                shut_down(line.connection)
+            chosen = [checkout for checkout in self._open if applies(checkout)]
+            for checkout in chosen:
+                shut_down(checkout.connection)
         return len(chosen)
 
 
@@ -78,7 +82,8 @@ class Checkout:
     the end."""
 
     __slots__ = (
-        "_broken", "_origin", "_traffic", "_watch", "asked_at", "connection", "own", "source", "worker",
+        "_broken", "_checkouts", "_origin", "_watch", "asked_at", "connection", "own", "source",
+        "worker",
     )  # fmt: skip
 
     def __init__(
@@ -88,7 +93,7 @@ class Checkout:
         self.own, self.worker = own, worker
         """Whether it serves the workers' own statements; and the worker whose handler has it."""
         self._origin = engine.process
-        self._traffic, self._watch = engine.traffic, engine.watch
+        self._checkouts, self._watch = engine.checkouts, engine.watch
         self.connection: Any = None
         self.asked_at: float | None = None
         self._broken = False
@@ -134,13 +139,13 @@ class Checkout:
             except Replaced:
                 continue
             if is_alive(connection):
-                return self._traffic.enter(self, connection)
+                return self._checkouts.enter(self, connection)
             connection.pgconn.finish()
             self.source.putconn(connection)
 
     def release(self) -> None:
         """Nothing is awaited, so nothing can be canceled."""
-        connection = self._traffic.leave(self)
+        connection = self._checkouts.leave(self)
         if connection is not None:
             if self._broken or not is_idle(connection):
                 connection.pgconn.finish()

@@ -57,7 +57,7 @@ class PostgresEngine:
         self.process = new_id().hex[-12:]
         self.hub = WakeHub()
         self.store = self.store_class(self.location, self.hub, self.process)
-        self.traffic, self.watch = OpenCheckouts(), AnswerTimeout()
+        self.checkouts, self.watch = OpenCheckouts(), AnswerTimeout()
         self.session = PostgresSession(self, "pool")
         self.async_session = AsyncPostgresSession(self, "pool")
         self.reserved_session = PostgresSession(self, "reserve")
@@ -184,7 +184,7 @@ class PostgresEngine:
         self.sources_of_threads()
 
     def cut(self, seconds: float) -> int:
-        return self.traffic.cut(seconds)
+        return self.checkouts.cut(seconds)
 
     def replace(self) -> None:
         with self._lock:
@@ -199,8 +199,8 @@ class PostgresEngine:
             old.close(new)
 
     def leave_behind(self, worker: str) -> None:
-        self.traffic.cut_transactions(worker)
-        self.traffic.cut(WAITED_SECONDS)
+        self.checkouts.cut_transactions(worker)
+        self.checkouts.cut(WAITED_SECONDS)
 
     def loop_ended(self) -> None:
         with self._lock:
@@ -216,7 +216,7 @@ class PostgresEngine:
     def connections(self) -> ConnectionUse:
         every, listener = self._all_sources(), self._listener
         return ConnectionUse(
-            busy=sum(self.traffic.count(sources.pool) for sources in every),
+            busy=sum(self.checkouts.count(sources.pool) for sources in every),
             busy_max=self._size * max(len(every), 2 if self._awaits else 1),
             reserved=sum(sources.reserve.size + sources.senders.size for sources in every),
             listening=int(self.store.sleepers.listening.is_set()),
@@ -225,12 +225,12 @@ class PostgresEngine:
         )
 
     def begin(self, demand: Demand) -> BlockingTransaction:
-        line = Checkout(self.sources_of_threads().pool, self, worker=demand.worker)
-        return BlockingTransaction.begin(line, self, demand.statement_timeout)
+        checkout = Checkout(self.sources_of_threads().pool, self, worker=demand.worker)
+        return BlockingTransaction.begin(checkout, self, demand.statement_timeout)
 
     async def begin_async(self, demand: Demand) -> AwaitingTransaction:
-        line = Checkout(self.sources_of_loop().pool, self, worker=demand.worker)
-        return await AwaitingTransaction.begin(line, self, demand.statement_timeout)
+        checkout = Checkout(self.sources_of_loop().pool, self, worker=demand.worker)
+        return await AwaitingTransaction.begin(checkout, self, demand.statement_timeout)
 
     # Where sessions get their connections.
 

@@ -79,14 +79,14 @@ class Limits(Part):
         return found
 
     def open_gates(self, domains: Iterable[str], ageing: int | None, patient: bool) -> Op[bool]:
-        """Let pass what the gates allow; whether another process was at it, so that it is not certain
-        that everything was seen."""
+        """Let commands pass as far as the gates allow. Returns whether another process was opening the
+        same gates, which may then have missed commands; with `patient` this waits for it."""
         busy = False
         for domain in domains:
             params = (domain, patient, PASS_MAX, ORIGIN, self._context.notify, ageing)
             ((passed, tagged, elsewhere),) = yield Autocommit(self._sql.admit, params)
             if passed:
-                # It comes with old keys, which claims have gone past.
+                # They return with old keys, and claims may begin behind these.
                 self._context.bounds.forget(domain)
             if tagged:
                 yield Wake(domain, None, everyone=True)
@@ -96,8 +96,8 @@ class Limits(Part):
     def tagged_partitions(
         self, domains: Sequence[str], tags: tuple[str, ...]
     ) -> Op[list[tuple[str, str]]]:
-        """Where a worker with these tags finds ready work beside the work that needs no tags: (domain,
-        partition)."""
+        """The partitions, each with its domain, of ready commands that require tags which this worker
+        has."""
         if not tags or not domains:
             return []
         rows = yield Read(self._sql.partitions, (texts(domains),))

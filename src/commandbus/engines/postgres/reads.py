@@ -19,6 +19,7 @@ from commandbus.engines.postgres.context import Part
 from commandbus.engines.postgres.leases import members_of
 from commandbus.engines.postgres.rows import Depth, as_known
 from commandbus.engines.postgres.statements import Autocommit, in_schema
+from commandbus.engines.postgres.templates import Values, compile_query
 from commandbus.store.op import Op, Read, Rows, scalar
 from commandbus.store.reading import (
     Known,
@@ -53,7 +54,23 @@ ROWS_ONLY = frozenset({*FINAL, PARKED} - {CommandStatus.COMPLETED})
 FEW = 2_000
 LAST = 2**63 - 1
 OUTCOMES_MAX = 50_000
-"""Outcomes of which a list of completed commands looks at once, if most do not meet its conditions."""
+"""Outcomes that a list of completed commands reads at once, if most do not meet its conditions."""
+CONDITIONS = {
+    "domain": "c.domain = :domain::text",
+    "command_type": "c.command_type = :command_type::text",
+    "correlation_id": "c.seq in (select seq from commandbus.command"
+    " where correlation_id = :correlation_id::uuid and correlation_id <> command_id"
+    " union all select seq from commandbus.command"
+    " where command_id = :correlation_id::uuid and correlation_id = command_id)",
+    "batch_id": "c.batch_id = :batch_id::uuid",
+    "created_after": "c.created_at >= :created_after::bigint",
+    "created_before": "c.created_at < :created_before::bigint",
+    "tag": "commandbus.as_jsonb(c.tags) ? :tag::text",
+    "error": "exists (select 1 from commandbus.as_jsonb(o.error) as e"
+    " where e ->> 'code' = :error::text or e ->> 'exception' = :error::text"
+    " or right(e ->> 'exception', length(:error::text) + 1) = '.' || :error::text)",
+}
+"""What the fields of a filter ask of a command."""
 
 
 class Reader(Part):
@@ -84,22 +101,21 @@ class Reader(Part):
         is_completed = wanted.status is CommandStatus.COMPLETED
         if is_completed and wanted.batch_id is None and wanted.correlation_id is None:
             return (yield from self._completed(wanted))
-        conditions, params = _conditions(wanted, self._is_waiting)
+        conditions, values = _conditions(wanted, self._is_waiting)
         if wanted.status in ROWS_ONLY:
-            return (yield from self._ended("commandbus.outcome", conditions, params, wanted.limit))
+            return (yield from self._ended("commandbus.outcome", conditions, values, wanted.limit))
         if wanted.status is CommandStatus.IN_PROGRESS:
             running = yield from self._running()
-            params.append(integers(sorted(running)))
-            conditions.append(f"c.seq = any (${len(params)}::text::bigint[]) and o.seq is null")
+            values["running"] = integers(sorted(running))
+            conditions.append("c.seq = any (:running::text::bigint[]) and o.seq is null")
         elif wanted.status is CommandStatus.PENDING:
             waiting = yield from self._few_waiting()
             if waiting is not None:
-                params.append(integers(waiting))
-                conditions.append(f"c.seq = any (${len(params)}::text::bigint[])")
+                values["waiting"] = integers(waiting)
+                conditions.append("c.seq = any (:waiting::text::bigint[])")
         where = f"where {' and '.join(conditions)} " if conditions else ""
-        params.append(wanted.limit)
-        clauses = f"{where}order by c.seq desc limit ${len(params)}::bigint"
-        return (yield from self._records(in_schema(clauses, self._context.schema), params))
+        values["limit"] = wanted.limit
+        return (yield from self._chosen(f"{where}order by c.seq desc limit :limit::bigint", values))
 
     def _completed(self, wanted: CommandFilter) -> Op[list[CommandRecord]]:
         """What completed, newest first, out of ranges of numbers with a known number of outcomes: no
@@ -111,30 +127,35 @@ class Reader(Part):
             floor = int(scalar((yield Read(self._sql.ended_floor, (below, most)))))
             floor = max(floor, lowest)
             piece = msgspec.structs.replace(wanted, before=below, lowest=floor)
-            conditions, params = _conditions(piece, self._is_waiting)
-            params += [floor, below - 1]
-            source = f"commandbus.ended_between(${len(params) - 1}::bigint, ${len(params)}::bigint)"
+            conditions, values = _conditions(piece, self._is_waiting)
+            values |= {"first": floor, "last": below - 1}
+            source = "commandbus.ended_between(:first::bigint, :last::bigint)"
             limit = wanted.limit - len(found)
-            found += yield from self._ended(source, conditions, params, limit)
+            found += yield from self._ended(source, conditions, values, limit)
             below, most = floor, min(4 * most, OUTCOMES_MAX)
         return found
 
     def _ended(
-        self, source: str, conditions: list[str], params: list[Any], limit: int
+        self, source: str, conditions: list[str], values: Values, limit: int
     ) -> Op[list[CommandRecord]]:
         """The newest outcomes of a source that meet all conditions."""
-        params.append(limit)
-        chosen = (
+        values["limit"] = limit
+        newest = (
             f"select o.seq from {source} o join commandbus.command c on c.seq = o.seq"
-            f" where {' and '.join(conditions)} order by o.seq desc limit ${len(params)}::bigint"
+            f" where {' and '.join(conditions)} order by o.seq desc limit :limit::bigint"
         )
-        clauses = f"where c.seq = any (array({chosen})) order by c.seq desc"
-        return (yield from self._records(in_schema(clauses, self._context.schema), params))
+        clauses = f"where c.seq = any (array({newest})) order by c.seq desc"
+        return (yield from self._chosen(clauses, values))
 
     def _few_waiting(self) -> Op[list[int] | None]:
         """Everything that waits, if it is so little that naming it is the quickest way to find it."""
         rows = yield Read(self._sql.few_waiting, (FEW + 1,))
         return None if len(rows) > FEW else sorted(seq for (seq,) in rows)
+
+    def _chosen(self, clauses: str, values: Values) -> Op[list[CommandRecord]]:
+        """Records by clauses with named parameters."""
+        query = compile_query(in_schema(clauses, self._context.schema))
+        return (yield from self._records(query.sql, query.params(values)))
 
     def _records(self, clauses: str, params: Any) -> Op[list[CommandRecord]]:
         known = _known((yield Read(f"{self._sql.records} {clauses}", params)))
@@ -259,45 +280,24 @@ def _known(rows: Rows) -> list[Known]:
     return [as_known(row) for row in rows]
 
 
-def _conditions(wanted: CommandFilter, is_waiting: str) -> tuple[list[str], list[Any]]:
-    conditions: list[str] = []
-    params: list[Any] = []
-
-    def add(condition: str, value: Any) -> None:
-        if value is not None:
-            params.append(value)
-            conditions.append(condition.replace("$", f"${len(params)}"))
-
+def _conditions(wanted: CommandFilter, is_waiting: str) -> tuple[list[str], Values]:
+    """The conditions of a filter in SQL, and the values of their parameters by name."""
     key = "o" if wanted.status in ROWS_ONLY else "c"
-    add(f"{key}.seq < $::bigint", wanted.before)
-    add(f"{key}.seq >= $::bigint", wanted.lowest)
-    add("c.domain = $::text", wanted.domain)
-    add("c.command_type = $::text", wanted.command_type)
-    add(
-        "c.seq in (select seq from commandbus.command where correlation_id = $::uuid"
-        " and correlation_id <> command_id"
-        " union all select seq from commandbus.command where command_id = $::uuid"
-        " and correlation_id = command_id)",
-        wanted.correlation_id,
-    )
-    add("c.batch_id = $::uuid", wanted.batch_id)
-    add("c.created_at >= $::bigint", wanted.created_after)
-    add("c.created_at < $::bigint", wanted.created_before)
-    add("commandbus.as_jsonb(c.tags) ? $::text", wanted.tag)
+    possible = {
+        "before": f"{key}.seq < :before::bigint",
+        "lowest": f"{key}.seq >= :lowest::bigint",
+        **CONDITIONS,
+    }
+    values: Values = {name: getattr(wanted, name) for name in possible}
+    conditions = [condition for name, condition in possible.items() if values[name] is not None]
     if wanted.status is CommandStatus.PENDING:
         conditions.append(is_waiting)
     elif wanted.status not in (None, CommandStatus.IN_PROGRESS):
         # In the text, not as a parameter: the index of what did not complete is a partial one.
         conditions.append(f"o.status = '{wanted.status.value}'")
-    add(
-        "exists (select 1 from commandbus.as_jsonb(o.error) as e where e ->> 'code' = $::text"
-        " or e ->> 'exception' = $::text"
-        " or right(e ->> 'exception', length($::text) + 1) = '.' || $::text)",
-        wanted.error,
-    )
     found = [("data", *pair) for pair in wanted.data] + [("headers", *pair) for pair in wanted.headers]
-    for column, path, text in found:
-        params += [path, text]
-        place = f"string_to_array(${len(params) - 1}::text, '.')"
-        conditions.append(f"commandbus.as_jsonb(c.{column}) #>> {place} = ${len(params)}::text")
-    return conditions, params
+    for number, (column, path, text) in enumerate(found):
+        values |= {f"path_{number}": path, f"text_{number}": text}
+        place = f"string_to_array(:path_{number}::text, '.')"
+        conditions.append(f"commandbus.as_jsonb(c.{column}) #>> {place} = :text_{number}::text")
+    return conditions, values

@@ -68,7 +68,7 @@ class Sender(Part):
 
     @autocommit
     def _insert_plain(self, commands: Sequence[NewCommand]) -> Op[list[Inserted]]:
-        """One command that nothing can refuse but its id: the same in fewer steps, for most sends."""
+        """Insert one command that only its id can make a duplicate, in fewer steps: most sends."""
         try:
             try:
                 rows = yield self._insert_statement(commands, self._context.notify, Coalescing)
@@ -89,7 +89,8 @@ class Sender(Part):
         try:
             if capacity.pending_max is not None:
                 pending = yield from self._check_capacity(commands, capacity.pending_max)
-            # What may be refused in part is undone as a whole; one command, or none with a key, is not.
+            # A part may be refused, and then all of it is undone: in a transaction. One command, or
+            # several without keys, are a statement that commits by itself.
             keyed = any(command.unique_key is not None for command in commands)
             whole = pending or (keyed and len(commands) > 1) or len(commands) > CHUNK
             kind = Statement if whole else Coalescing
@@ -114,7 +115,7 @@ class Sender(Part):
                 if is_new:
                     results[position] = Inserted(commands[position].command_id, duplicate=False)
             taken = [position for position in left if results[position] is None]
-            # A holder that ended between the two statements leaves its key to us: once more.
+            # If a holder ended between the two statements, its key is free now: insert once more.
             left = yield from self._name_holders(commands, taken, results)
             if not left:
                 break
@@ -122,7 +123,7 @@ class Sender(Part):
         return [result for result in results if result is not None]
 
     def _insert_some(self, commands: list[NewCommand], kind: type[Statement]) -> Op[list[bool]]:
-        """Add commands whose keys are free; says of each whether it was added."""
+        """Add the commands whose keys are free. Returns for each whether it was added."""
         if len(commands) >= COPY_MIN and not self._context.limited:
             return (yield from self._copy(commands))
         try:
@@ -137,6 +138,8 @@ class Sender(Part):
     def _insert_statement(
         self, commands: Sequence[NewCommand], announce: bool, kind: type[Statement]
     ) -> Statement:
+        """The statement that adds these commands. A `Coalescing` one may travel with those of other
+        senders, so it carries both forms: for many commands, and the cheapest for this one."""
         many, single, plain = self._insert_query(commands)
         pack = many.announced if announce else many.silent
         if plain is not None and len(commands) == 1 and is_plain(commands[0]):
@@ -155,7 +158,8 @@ class Sender(Part):
         return many, single, self._sql.insert_plain
 
     def _check_capacity(self, commands: Sequence[NewCommand], pending_max: int) -> Op[dict[str, int]]:
-        """How many will be waiting in each domain; those whose key is taken are not added."""
+        """Returns how many commands will wait in each domain. Raises QueueFull. A command whose key is
+        taken is not added, so it does not count."""
         for domain in sorted({command.domain for command in commands}):
             yield Statement(self._sql.lock_capacity, (domain,))
         held = yield from self._holders([c for c in commands if c.unique_key is not None])

@@ -38,7 +38,7 @@ class _Session(ABC):
 
     async def _run(self, op: Op[T], read: bool) -> T:
         wakes: list[Wake | Log] = []
-        line = Checkout(getattr(self._sources(op), self._kind), self._engine, own=self._own)
+        checkout = Checkout(getattr(self._sources(op), self._kind), self._engine, own=self._own)
         steps = in_transactions(op, wakes, read=read)
         result: Any = None
         try:
@@ -46,14 +46,14 @@ class _Session(ABC):
             while True:
                 try:
                     if isinstance(statement, Listening):
-                        if line.in_use:  # settles and renewals may need it meanwhile
-                            line.release()
+                        if checkout.in_use:  # settles and renewals may need it meanwhile
+                            checkout.release()
                         await self._listen(self._engine.store.sleepers.listening)
                         rows: Rows = ()
-                    elif isinstance(statement, Coalescing) and not line.in_use:
+                    elif isinstance(statement, Coalescing) and not checkout.in_use:
                         rows = await self._share(statement)
                     else:
-                        rows = await line.execute(statement)
+                        rows = await checkout.execute(statement)
                 except Exception as error:  # the op decides; unhandled, it comes straight back
                     statement = steps.throw(error)
                 else:
@@ -62,19 +62,19 @@ class _Session(ABC):
             result = done.value
         finally:
             steps.close()
-            if line.in_use:
-                line.release()
+            if checkout.in_use:
+                checkout.release()
         self._engine.hub.after_commit(wakes, read=read)
         return result  # type: ignore[no-any-return]
 
     async def _run_alone(self, statement: Coalescing) -> Rows:
         sources = self._sources(None)
         shared = getattr(sources, self._kind) if self._own else sources.senders
-        line = Checkout(shared, self._engine)
+        checkout = Checkout(shared, self._engine)
         try:
-            return await line.execute(statement)
+            return await checkout.execute(statement)
         finally:
-            line.release()
+            checkout.release()
 
     @abstractmethod
     def _listen(self, listening: threading.Event) -> Coroutine[Any, Any, object]:

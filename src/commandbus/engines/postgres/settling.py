@@ -1,9 +1,10 @@
-"""Recording what runs amounted to: one statement for a whole batch, proved by its leases.
+"""Recording the outcomes of runs: one statement for a whole batch, proved by its leases.
 
 The proof of everything that is written about a command is the lease under which it ran: the statement
-takes the command out of the lease, and writes nothing where the lease is gone, has ended, or is not as
-this process remembers it. Most settles need no look before they write. What was refused is tried once
-more with the leases read and locked; what is refused then is lost to another worker.
+takes the command out of the lease, and writes nothing if the lease is gone, has ended, or is not as
+this process remembers it. So most settles read nothing before they write. A settlement that is refused
+is tried once more, with its lease read and locked; if it is refused again, another worker has its
+command.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _lease_id = attrgetter("lease_id")
 
 
 class Settler(Part):
-    """Records what runs amounted to, and everything else that ends commands or returns them. The
+    """Records the outcomes of runs, and everything else that ends commands or returns them. The
     methods `_write_prepared`, `_statement`, `_remember` and `still_held` are where PGMQ differs."""
 
     def __init__(self, context: Context, sender: Sender) -> None:
@@ -79,14 +80,14 @@ class Settler(Part):
         leases, proofs = prepared.leases, prepared.proofs
         prepared.rests = {lease_id: leases[lease_id].without(proofs) for lease_id in sorted(leases)}
         query, values = yield from self._statement(prepared)
-        # What follows from a settlement is sent in its transaction; alone it is one by itself.
+        # Commands that follow are sent in the same transaction; without any, the statement is one.
         kind = Statement if prepared.sends else Autocommit
         rows = yield kind(query.sql, query.params(values))
         valid: set[int] = set()
         for lease_id, domain, priority, seq in rows:
             valid.add(lease_id)
             if seq is not None:
-                # It passed its gate with an old key, which claims may have gone past.
+                # It passed its gate with an old key, and claims may begin behind that key.
                 self._context.bounds.lower(domain, priority, seq)
         for lease_id, rest in prepared.rests.items():
             if rest.commands and lease_id in valid:
@@ -109,8 +110,8 @@ class Settler(Part):
         return valid
 
     def _settle_again(self, doubtful: Sequence[Settlement], batches: set[UUID]) -> Op[tuple[int, ...]]:
-        """The careful way, for leases that are unknown or not as remembered: look, lock, write.
-        Returns what is lost; an outcome that this very lease has recorded before is not."""
+        """Settle under leases that are unknown or not as remembered: read and lock them, then write.
+        Returns the commands that are lost. One whose outcome this very lease has recorded is not."""
         yield from self._recall(sorted({s.lease_id for s in doubtful}))
         prepared, lost = self._prepare(doubtful)
         for one in prepared:
@@ -154,8 +155,8 @@ class Settler(Part):
         writes: Writes,
         sends: Sequence[NewCommand],
     ) -> Op[None]:
-        """Write something else than settlements about commands of a lease, and take them out of it.
-        The commands are given with their batches."""
+        """Write what is no settlement about commands of a lease, and take them out of it; `batches`
+        names the commands and the batch of each."""
         lease_id = lease.lease_id
         prepared = Prepared(
             writes=writes,
@@ -191,8 +192,8 @@ class Settler(Part):
         return members
 
     def _wake_for(self, requeues: Iterable[tuple[str, QueueRow]]) -> Op[None]:
-        """Wake workers of this process for what came back, and let its claims look where it came back
-        to."""
+        """Wake workers of this process for commands that came back, and drop the bounds behind which
+        its claims would miss them."""
         soonest: dict[str, int] = {}
         for domain, row in requeues:
             soonest[domain] = min(row.delay, soonest.get(domain, row.delay))

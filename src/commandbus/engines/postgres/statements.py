@@ -52,7 +52,7 @@ class Urgent(Autocommit, frozen=True):
 
 
 class Coalescing(Autocommit, frozen=True, kw_only=True):
-    """An atomic statement whose rows may travel with those of others: `params` are rows, `pack` makes
+    """A statement whose rows may travel with those of others: `params` are rows, `pack` makes
     the statement's parameters of any number of them, and each row is answered by one row, in order.
     `single` is the statement for one row, whose parameters `pack_single` makes."""
 

@@ -1,9 +1,9 @@
 """How an op becomes transactions: decided here once, waited for in the sessions.
 
 `in_transactions` turns an op into the statements that really go to the server, between BEGIN and
-COMMIT. Only in an op that commits by itself (`store.op.autocommit`) and in reads, atomic statements go
-as they are, and a boundary commits what came before. A session performs what is yielded, blocking or
-awaiting, and throws in what went wrong.
+COMMIT. Only in an op that commits by itself (`store.op.autocommit`) and in reads, statements of the
+class `Autocommit` go as they are, and a boundary commits what came before. A session performs what is
+yielded, blocking or awaiting, and throws in what went wrong.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _Transaction:
         self._begun = False
         self._error: Exception | None = None
         self.untouched = not (own and whole)
-        """The next atomic statement needs nothing before it."""
+        """The next `Autocommit` statement needs no BEGIN before it."""
 
     @property
     def is_whole(self) -> bool:

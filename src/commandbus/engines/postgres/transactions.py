@@ -83,14 +83,14 @@ class _AsyncCursor(psycopg.AsyncCursor[Any]):
 
 
 class _Transaction:
-    """`line` has just begun it."""
+    """A transaction that has just begun on the connection of `checkout`."""
 
     _cursor: type[Any]
     """As the handler gets them."""
 
-    def __init__(self, line: Checkout, engine: PostgresEngine, mark: str, begun: Rows) -> None:
-        self._line, self._engine, self._mark = line, engine, mark
-        self._connection = connection = line.connection
+    def __init__(self, checkout: Checkout, engine: PostgresEngine, mark: str, begun: Rows) -> None:
+        self._checkout, self._engine, self._mark = checkout, engine, mark
+        self._connection = connection = checkout.connection
         ((self._began, *_),) = begun
         self._open = True
         self._committing = False
@@ -102,12 +102,12 @@ class _Transaction:
         connection._notice_handlers, connection._notify_handlers = [], []
 
     @classmethod
-    async def _begin(cls, line: Checkout, engine: PostgresEngine, seconds: float) -> Self:
+    async def _begin(cls, checkout: Checkout, engine: PostgresEngine, seconds: float) -> Self:
         mark = secrets.token_hex(8)
         try:
-            return cls(line, engine, mark, await line.execute(_begin(seconds, mark)))
+            return cls(checkout, engine, mark, await checkout.execute(_begin(seconds, mark)))
         except BaseException:
-            line.release()
+            checkout.release()
             raise
 
     def _take_back(self) -> None:
@@ -119,14 +119,14 @@ class _Transaction:
     async def _check(self, op: Op[Any]) -> None:
         """Raises TransactionEnded when the handler ended the transaction."""
         self._take_back()
-        if self._is_idle() or scalar(await self._line.execute(_LOOK)) != self._began:
+        if self._is_idle() or scalar(await self._checkout.execute(_LOOK)) != self._began:
             op.close()
             raise TransactionEnded
 
     async def _commit(self) -> None:
         self._committing = True
         self._take_back()
-        self._end(await self._line.execute(_COMMIT))
+        self._end(await self._checkout.execute(_COMMIT))
         self._engine.hub.after_commit([])
 
     async def _rollback(self) -> None:
@@ -136,7 +136,7 @@ class _Transaction:
         left = self._is_idle()
         state: Rows = ()
         try:
-            state = await self._line.execute(_ROLLBACK)
+            state = await self._checkout.execute(_ROLLBACK)
         finally:
             ended = self._end(state, left)
         if ended:
@@ -153,7 +153,7 @@ class _Transaction:
         ended = not self._committing and (left or mark == self._mark)
         if ended or tainted != "f":
             connection.pgconn.finish()
-        self._line.release()
+        self._checkout.release()
         return ended
 
 
@@ -164,14 +164,14 @@ class BlockingTransaction(_Transaction):
     commit = finishing(_Transaction._commit)
     rollback = finishing(_Transaction._rollback)
 
-    def __init__(self, line: Checkout, engine: PostgresEngine, mark: str, begun: Rows) -> None:
-        super().__init__(line, engine, mark, begun)
+    def __init__(self, checkout: Checkout, engine: PostgresEngine, mark: str, begun: Rows) -> None:
+        super().__init__(checkout, engine, mark, begun)
         self.connection: psycopg.Connection[Any] = self._connection
         self.session = CallerSession(self.connection)
 
     @classmethod
-    def begin(cls, line: Checkout, engine: PostgresEngine, seconds: float) -> Self:
-        return finish(cls._begin(line, engine, seconds))
+    def begin(cls, checkout: Checkout, engine: PostgresEngine, seconds: float) -> Self:
+        return finish(cls._begin(checkout, engine, seconds))
 
     def record(self, op: Op[T]) -> T:
         finish(self._check(op))
@@ -185,14 +185,14 @@ class AwaitingTransaction(_Transaction):
     commit = _Transaction._commit
     rollback = _Transaction._rollback
 
-    def __init__(self, line: Checkout, engine: PostgresEngine, mark: str, begun: Rows) -> None:
-        super().__init__(line, engine, mark, begun)
+    def __init__(self, checkout: Checkout, engine: PostgresEngine, mark: str, begun: Rows) -> None:
+        super().__init__(checkout, engine, mark, begun)
         self.connection: psycopg.AsyncConnection[Any] = self._connection
         self.session = AsyncCallerSession(self.connection)
 
     @classmethod
-    async def begin(cls, line: Checkout, engine: PostgresEngine, seconds: float) -> Self:
-        return await cls._begin(line, engine, seconds)
+    async def begin(cls, checkout: Checkout, engine: PostgresEngine, seconds: float) -> Self:
+        return await cls._begin(checkout, engine, seconds)
 
     async def record(self, op: Op[T]) -> T:
         await self._check(op)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from weakref import WeakSet
 
 from commandbus.errors import ConfigurationError
@@ -72,12 +71,7 @@ class WriteLock:
         if fcntl is not None:
             fcntl.flock(self._file, fcntl.LOCK_EX)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if fcntl is not None:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 

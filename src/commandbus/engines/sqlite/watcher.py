@@ -2,7 +2,7 @@
 
 The counter is SQLite's own, for the file. Whether to ask for it follows from the times of the file
 that commits are written to, which costs a tenth of asking; and only a change of the counter leads to a
-query. Where this process has a bell, the counter is only the net below it, for commits that ring none.
+query. Where this process has a doorbell, the counter is only the fallback, for commits that ring none.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Watcher:
         if self._bell is not None:
             self._hub.sign_sleep(self._doorbell.sleep)
         else:
-            logger.debug("no bell beside the file: work of other processes is polled for")
+            logger.debug("no doorbell beside the file: commits of other processes are found by polling")
 
     def _take_bell_down(self) -> None:
         if self._bell is not None:

@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import time
-from types import TracebackType
 from typing import Self
 
 
@@ -26,12 +25,7 @@ class Alarm:
             self._former = signal.signal(signal.SIGCHLD, lambda number, frame: None)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._read >= 0:
             signal.signal(signal.SIGCHLD, self._former)
             signal.set_wakeup_fd(self._former_fd)

@@ -101,7 +101,7 @@ else:
     SendBody = msgspec.defstruct(
         "SendBody",
         [
-            (column.name, Text | None, None)
+            (column.name, Annotated[Text, Meta(description=column.meaning)] | None, None)
             for column in OPTIONAL
             if column.kind == "text" and column.check is not None
         ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any, Self
 
 from commandbus.operations import pgmq
@@ -51,9 +50,7 @@ class PgmqClient(PgmqClientBase, _Functions):
         await self._engine.open_async()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._engine.close_async()
 
     def within(self, connection: Any) -> PgmqWithin:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any, Self
 
 from commandbus.operations import pgmq
@@ -51,9 +50,7 @@ class SyncPgmqClient(PgmqClientBase, _Functions):
         self._engine.open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._engine.close()
 
     def within(self, connection: Any) -> SyncPgmqWithin:

@@ -33,10 +33,5 @@ from pkgutil import iter_modules
 
 import pytest
 
-SUITES = tuple(
-    module.name for module in iter_modules(__path__) if module.name not in ("fixtures", "helpers")
-)
-"""The modules of the suite."""
-
 # Before any of them is imported, so that a failing assert shows its values.
-pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in (*SUITES, "forms", "helpers")))
+pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in iter_modules(__path__)))

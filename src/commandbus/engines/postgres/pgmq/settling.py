@@ -1,4 +1,4 @@
-"""Recording what runs amounted to, over PGMQ: the same settle, proved by its messages, too.
+"""Recording the outcomes of runs over PGMQ: the same settle, proved by its messages, too.
 
 A message belongs to a lease as long as it has the read count that the lease gave it: the count is the
 attempt. A program that reads it again raises the count, and what was prepared with the

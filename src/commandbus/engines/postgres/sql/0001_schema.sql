@@ -31,7 +31,8 @@ create index command_correlation on commandbus.command (correlation_id)
 create index command_batch on commandbus.command (batch_id, seq) where batch_id is not null;
 
 -- What may run now, in the order in which it runs. Claiming deletes the row. It is the hot table:
--- narrow, never updated, and vacuumed early, because its dead rows lie where claims look first.
+-- narrow, never updated, and vacuumed early, because its dead rows lie where claims look first. `keyed`
+-- commands may hold a unique key or a permit, which a settle frees; it looks for none of the others.
 create table commandbus.queue (
     domain       text not null,
     priority     integer not null,
@@ -258,6 +259,9 @@ create table commandbus.recorded_step (
     primary key (seq, name)
 );
 
+-- Limits. A command passes gates before it may run: 'k:' and its group key, 't:' and its type, 'd' for its
+-- domain, 'r' for the tags that it requires. The rule 'k' is for every group key, 's' for the sends of every
+-- sender.
 create table commandbus.limit_rule (
     domain      text not null,
     gate        text not null,
@@ -283,7 +287,7 @@ create table commandbus.held (
         vacuum_truncate = false);
 create unique index held_seq on commandbus.held (seq);
 
--- Who passed a gate and has not ended.
+-- Commands that passed a gate and have not ended.
 create table commandbus.permit (
     domain text not null,
     gate   text not null,
@@ -294,8 +298,8 @@ create table commandbus.permit (
         vacuum_truncate = false);
 create index permit_gate on commandbus.permit (domain, gate);
 
--- When a gate is to be looked at: something came, something ended, or a token is due. Only added to
--- by those who send and settle, so that they never wait for each other, and taken by the one that opens.
+-- When a gate has to be checked: a command came, one ended, or a token is due. Sends and settles only add
+-- rows, so that they never wait for each other; the process that opens the gate deletes them.
 -- A touch may name several groups: `k*{k:one,k:other}`.
 create table commandbus.touch (
     domain text not null,
@@ -876,7 +880,7 @@ begin
     due_in := ready_at - now_at;
 end $$;
 
--- Adds one command that is as plain as most are: due at once, and nothing said beyond its payload and
+-- Adds one command that is as plain as most are: due at once, and without options beyond its payload and
 -- priority. One look tells whether anything else is to be done for it, because its domain is new or has
 -- gates, or a worker sleeps; then it goes the long way.
 --

@@ -63,7 +63,7 @@ member as materialized (
     select priority, seq, attempts, crashes, releases, keyed, 0 as position, 0 as leader from taken
     union all
     select priority, seq, attempts, crashes, releases, keyed, position, leader from behind),
--- Where all of them are keyed, that is said once, under the number 0.
+-- Where all of them are keyed, the lease notes it once, under the number 0.
 alike as materialized (
     select bool_and(keyed) and :followers::bigint > 0 as keyed, min(seq) as first, max(seq) as last,
         array_agg(seq) as seqs

@@ -10,13 +10,13 @@ item as materialized (
                 or (select exists (select 1 from commandbus.limit_rule))
             then commandbus.first_gate(i.domain, i.command_type, i.group_key, i.requires) end as gate
     from moment m cross join {commands} as i),
-held as (
+free_keys as (
     insert into commandbus.unique_key (domain, unique_key, seq)
     select domain, unique_key, seq from item where unique_key is not null
     order by domain, unique_key, seq
     on conflict do nothing returning seq),
 new as materialized (
-    select * from item where unique_key is null or seq in (select seq from held)),
+    select * from item where unique_key is null or seq in (select seq from free_keys)),
 kept as (
     insert into commandbus.command (seq, created_at, due_at, command_id, domain, command_type, data,
         correlation_id, priority, {optional})
@@ -35,7 +35,7 @@ woken as materialized (
     select commandbus.wake(domain, greatest(0, min(ready_at - now)),
         case when bool_or(requires is not null) then :origin::text || '*' else :origin::text end)
     from new where :notify::boolean group by domain)
-select case when unique_key is null or seq in (select seq from held) then seq end, ready_at - now
+select case when unique_key is null or seq in (select seq from free_keys) then seq end, ready_at - now
 from item where (select count(*) from woken) is not null order by item.seq
 
 -- name: insert_places

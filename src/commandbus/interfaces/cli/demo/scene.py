@@ -50,7 +50,7 @@ class Figures:
 
 @dataclass(slots=True)
 class Report:
-    """What the demo amounted to."""
+    """The results of a demo."""
 
     seconds: float
     records: list[CommandRecord]
