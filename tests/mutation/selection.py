@@ -128,11 +128,10 @@ class Selection:
         chosen: list[str] = []
         seconds = 0.0
         for test in tests:
-            seconds += self._seconds[test]
-            if seconds > SECONDS_MAX or len(chosen) >= COUNT_MAX:
-                break
-            chosen.append(test)
-        return chosen
+            if seconds + self._seconds[test] <= SECONDS_MAX:
+                seconds += self._seconds[test]
+                chosen.append(test)
+        return chosen[:COUNT_MAX]
 
 
 def _lines(mutant: Mutant) -> range:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import gc
 import importlib
+import json
+import os
 from pathlib import Path
 
 import pytest
 
+from tests.mutation.forking import answer_of
 from tests.mutation.known import equivalents, known_mutants
 from tests.mutation.marking import Marks, blocks_of
 from tests.mutation.mutants import mutants_of
@@ -146,6 +150,7 @@ def test_a_mutant_of_a_body_is_put_into_an_imported_module(
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module("patched_counter")
     counter, count = module.Counter(), module.Counter.count
+    gc.freeze()  # as before the tests of a run
     mutants = {m.change: m for m in mutants_of(tmp_path, "patched_counter.py")}
 
     def put(change: str) -> bool:
@@ -162,3 +167,28 @@ def test_a_mutant_of_a_body_is_put_into_an_imported_module(
     assert count(counter, [1]) is None
     assert put("yield count → yield from ()")
     assert list(module.numbers(3)) == []
+
+
+@pytest.mark.parametrize(
+    ("told", "answer"),
+    [
+        (["tests/a", []], []),
+        (["tests/a", "tests/b", ["tests/b", "it is 3"]], ["tests/b", "it is 3"]),
+        (["tests/a", "tests/b"], ["tests/b", "the process ended"]),
+        ([], ["", "the process ended"]),
+    ],
+)
+def test_an_answer_names_the_test_that_failed(told: list[object], answer: list[str]) -> None:
+    reads, writes = os.pipe()
+    os.write(writes, "".join(json.dumps(line) + "\n" for line in told).encode())
+    os.close(writes)
+    assert answer_of(reads, 60) == answer
+    os.close(reads)
+
+
+def test_a_test_that_does_not_end_is_named() -> None:
+    reads, writes = os.pipe()
+    os.write(writes, b'"tests/a"\n')
+    assert answer_of(reads, 0)[0] == "tests/a"
+    os.close(reads)
+    os.close(writes)
