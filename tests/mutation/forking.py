@@ -79,7 +79,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def _forked(items: dict[str, pytest.Item], request: dict[str, object]) -> list[str]:
-    """The first test that fails, and why; empty if none does. The first is empty if no test was begun."""
+    """The first test that fails, and why; empty if none does. Names none if none began."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         reads, writes = os.pipe()
         child = os.fork()

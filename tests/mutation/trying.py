@@ -159,8 +159,10 @@ class Bench:
             took = time.monotonic() - began
             if original.fate is not Fate.SURVIVED:
                 self._broken.add(suspect)
-            elif self._run([suspect], mutant, max(TEST_SECONDS, took * SLOWER)).fate is not Fate.SURVIVED:
-                return verdict
+            else:
+                again = self._run([suspect], mutant, max(TEST_SECONDS, took * SLOWER))
+                if again.fate is not Fate.SURVIVED:
+                    return verdict
             print(f"left out, its result varies: {suspect}: {verdict.why}", flush=True)
             tests = [test for test in tests if suspect.partition("[")[0] != test.partition("[")[0]]
         return Verdict(Fate.SURVIVED)
