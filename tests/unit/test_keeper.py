@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from commandbus.errors import StoreUnavailable
 from commandbus.store.outage import Outage
 from commandbus.testing.waiting import eventually
 from commandbus.worker.keeper import LeaseKeeper
@@ -60,3 +61,22 @@ def test_a_lease_that_was_long_in_coming_is_renewed_before_it_can_run_out() -> N
     finally:
         keeper.stop()
     assert renewed == [[2]]
+
+
+def test_a_renewal_that_failed_is_tried_again_long_before_the_lease_ends() -> None:
+    class Away:
+        def renew(self, lease_ids: list[int], seconds: float) -> list[int]:
+            return lease_ids
+
+        def run(self, lease_ids: list[int]) -> list[int]:
+            raise StoreUnavailable("away")
+
+    store: Any = Away()
+    keeper = LeaseKeeper(store, store, 60, lambda gone: None, lambda: None, Outage())
+    keeper.start()
+    try:
+        keeper.keep([1], time.monotonic() - 50)
+        eventually(lambda: time.monotonic() < keeper._due[1])
+        assert keeper._due[1] <= time.monotonic() + 4
+    finally:
+        keeper.stop()
