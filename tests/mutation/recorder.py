@@ -41,11 +41,13 @@ _seconds: dict[str, float] = {}
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     with_server = os.environ[GROUP] == SERVER
     items[:] = [
         i for i in items if bool(NEEDS_SERVER.search(i.nodeid)) is with_server and _is_recorded(i)
     ]
+    for file in {*config.args} - {_file(item) for item in items}:
+        _write(file)  # it has none for this group, which is known from now on
 
 
 def _is_recorded(item: pytest.Item) -> bool:
