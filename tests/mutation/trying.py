@@ -158,6 +158,7 @@ class Bench:
             original = self._run([suspect], None, ORIGINAL_SECONDS)
             took = time.monotonic() - began
             if original.fate is not Fate.SURVIVED:
+                print(f"fails on the original: {suspect}: {original.why}", flush=True)
                 self._broken.add(suspect)
             else:
                 again = self._run([suspect], mutant, max(TEST_SECONDS, took * SLOWER))
@@ -169,8 +170,10 @@ class Bench:
 
     def _run(self, tests: list[str], mutant: Mutant | None, seconds: float) -> Verdict:
         collected = self._collected
-        if collected is not None and mutant not in self._importing and collected.has(tests):
-            return collected.run(tests, mutant, seconds)
+        if collected is not None and mutant not in self._importing:
+            # Others are gone since they were recorded, or cannot be collected.
+            if known := [test for test in tests if collected.has(test)]:
+                return collected.run(known, mutant, seconds)
         with contextlib.nullcontext() if mutant is None else self._mutated(mutant):
             return self._start(tests, seconds)
 
@@ -264,8 +267,8 @@ class Collected:
                 pipe.close()
         self._process.wait()
 
-    def has(self, tests: list[str]) -> bool:
-        return all(self._cases(test) for test in tests)
+    def has(self, test: str) -> bool:
+        return bool(self._cases(test))
 
     def _cases(self, test: str) -> list[str]:
         """The test, or its cases, without a server if there are such."""
