@@ -169,11 +169,11 @@ class Bench:
         return Verdict(Fate.SURVIVED)
 
     def _run(self, tests: list[str], mutant: Mutant | None, seconds: float) -> Verdict:
-        collected = self._collected
-        if collected is not None and mutant not in self._importing:
-            # Others are gone since they were recorded, or cannot be collected.
-            if known := [test for test in tests if collected.has(test)]:
-                return collected.run(known, mutant, seconds)
+        collected = None if mutant in self._importing else self._collected
+        # Others are gone since they were recorded, or cannot be collected.
+        known = [test for test in tests if collected is not None and collected.has(test)]
+        if collected is not None and known:
+            return collected.run(known, mutant, seconds)
         with contextlib.nullcontext() if mutant is None else self._mutated(mutant):
             return self._start(tests, seconds)
 
