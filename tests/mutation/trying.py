@@ -174,6 +174,8 @@ class Bench:
         known = [test for test in tests if collected is not None and collected.has(test)]
         if collected is not None and known:
             return collected.run(known, mutant, seconds)
+        if mutant is not None and mutant not in self._importing:
+            raise NeedsImport  # in its turn: others are tried in the same tree at this moment
         with contextlib.nullcontext() if mutant is None else self._mutated(mutant):
             return self._start(tests, seconds)
 
