@@ -14,8 +14,10 @@ import pytest
 from tests.mutation.forking import answer_of
 from tests.mutation.known import equivalents, known_mutants
 from tests.mutation.marking import Marks, blocks_of
-from tests.mutation.mutants import mutants_of
+from tests.mutation.mutants import Mutant, mutants_of
 from tests.mutation.patching import place_of, replace
+from tests.mutation.recording import Recording
+from tests.mutation.trying import Bench, Fate, Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = '''
@@ -192,3 +194,27 @@ def test_a_test_that_does_not_end_is_named() -> None:
     assert answer_of(reads, 0)[0] == "tests/a"
     os.close(reads)
     os.close(writes)
+
+
+@pytest.mark.parametrize(
+    ("runs", "fate"),
+    [
+        (["fails", "passes", "fails"], Fate.KILLED),
+        (["passes"], Fate.SURVIVED),
+        (["fails", "fails on the original"], Fate.SURVIVED),
+        (["fails", "passes", "passes"], Fate.SURVIVED),
+    ],
+)
+def test_a_test_that_fails_by_chance_or_on_the_original_kills_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: list[str], fate: Fate
+) -> None:
+    left = iter(runs)
+
+    def run(bench: Bench, tests: list[str], mutant: Mutant | None, seconds: float) -> Verdict:
+        return Verdict(Fate.KILLED if next(left).startswith("fails") else Fate.SURVIVED, by=tests[0])
+
+    monkeypatch.setattr(Bench, "_run", run)
+    (tmp_path / "source.py").write_text(SOURCE, encoding="utf-8")
+    mutant = mutants_of(tmp_path, "source.py")[0]
+    assert Bench(tmp_path, Recording(tmp_path))._try(mutant, ["tests/a.py::test"]).fate is fate
+    assert list(left) == []
