@@ -51,16 +51,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_recorded(item: pytest.Item) -> bool:
-    """A behaviour that is tested in both runtimes is recorded in one, another on each engine: the
-    lines of an engine, a store or an operation are the same in both. On PostgreSQL some are."""
+    """Of the behaviours of the conformance suite on PostgreSQL and over PGMQ only some."""
     case = getattr(item, "callspec", None)
     engine = "" if case is None else str(case.params.get("configuration"))
     chosen = zlib.crc32(f"{item.nodeid.partition('[')[0]} {engine}".encode())
-    if engine in ("postgres", "pgmq") and chosen // 2 % SERVER_SHARE:
-        return False
-    if case is None or "runtime" not in case.params or engine == "pgmq":
-        return True
-    return bool(case.params["runtime"] == ("asyncio", "threads")[chosen % 2])
+    return engine not in ("postgres", "pgmq") or chosen % SERVER_SHARE == 0
 
 
 def pytest_runtestloop() -> None:
