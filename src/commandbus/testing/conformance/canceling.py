@@ -18,7 +18,7 @@ from commandbus.errors import (
     InvalidOperationError,
     PermanentCommandError,
 )
-from commandbus.operations.canceling import CANCELLATIONS
+from commandbus.store.sessions import CANCELLATIONS
 from commandbus.testing.conformance.helpers import AT_ONCE, about, complete, park, together
 from commandbus.testing.harness import Harness
 from commandbus.testing.waiting import eventually
