@@ -54,8 +54,8 @@ class Selection:
         using = self._using_attribute(mutant) & found - later
         tests = list(dict.fromkeys([*self._in_turn(using, stem), *self._in_turn(found - later, stem)]))
         own = {test for test in later if test.startswith(("tests/postgres/", "tests/pgmq/"))}
-        tests += self._in_turn(own if tests else later, stem)
-        return self._bounded(tests) or self._naming(mutant)
+        more = self._in_turn(own if tests else later, stem)
+        return [*self._bounded(tests), *self._bounded(more)] or self._naming(mutant)
 
     def _reaching(self, mutant: Mutant) -> set[str]:
         lines = self._recording.lines(mutant.path)
