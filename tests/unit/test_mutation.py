@@ -196,6 +196,7 @@ def test_a_test_that_does_not_end_is_named() -> None:
     os.close(writes)
 
 
+@pytest.mark.parametrize("tests", ["tests/a.py", "tests/a.py::test", "tests/a.py::test[2]"])
 @pytest.mark.parametrize(
     ("runs", "fate"),
     [
@@ -206,15 +207,16 @@ def test_a_test_that_does_not_end_is_named() -> None:
     ],
 )
 def test_a_test_that_fails_by_chance_or_on_the_original_kills_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: list[str], fate: Fate
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: list[str], fate: Fate, tests: str
 ) -> None:
     left = iter(runs)
 
-    def run(bench: Bench, tests: list[str], mutant: Mutant | None, seconds: float) -> Verdict:
-        return Verdict(Fate.KILLED if next(left).startswith("fails") else Fate.SURVIVED, by=tests[0])
+    def run(bench: Bench, chosen: list[str], mutant: Mutant | None, seconds: float) -> Verdict:
+        fate = Fate.KILLED if next(left).startswith("fails") else Fate.SURVIVED
+        return Verdict(fate, by="tests/a.py::test[1]")
 
     monkeypatch.setattr(Bench, "_run", run)
     (tmp_path / "source.py").write_text(SOURCE, encoding="utf-8")
     mutant = mutants_of(tmp_path, "source.py")[0]
-    assert Bench(tmp_path, Recording(tmp_path))._try(mutant, ["tests/a.py::test"]).fate is fate
+    assert Bench(tmp_path, Recording(tmp_path))._try(mutant, [tests]).fate is fate
     assert list(left) == []
