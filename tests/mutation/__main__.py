@@ -102,7 +102,7 @@ def attempt(
     recording = Recording(ROOT)
     if options.fresh:
         recording.forget()
-    with Bench(ROOT, recording, trusted=kept.killers()) as bench:
+    with Bench(ROOT, recording) as bench:
         if not (options.recorded or bench.record(mutants, ends)):
             print("recording is not finished: the next run goes on from here")
             return []

@@ -13,7 +13,6 @@ import select
 import signal
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,7 +25,9 @@ from tests.mutation.recording import NEEDS_SERVER
 PIPES = "MUTATION_PIPES"
 IMPOSSIBLE = "impossible"
 """The answer for a mutant that cannot be put into a running program."""
+DID_NOT_END = "did not end"
 _failed: list[list[str]] = []
+_began: list[str] = []
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -78,7 +79,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def _forked(items: dict[str, pytest.Item], request: dict[str, object]) -> list[str]:
-    """The first test that fails, and why; empty if none does."""
+    """The first test that fails, and why; empty if none does. Names none if none began."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         reads, writes = os.pipe()
         child = os.fork()
@@ -87,7 +88,7 @@ def _forked(items: dict[str, pytest.Item], request: dict[str, object]) -> list[s
             _work(items, request, writes, folder)
         os.close(writes)
         try:
-            return _answer(reads, float(str(request["seconds"])))
+            return answer_of(reads, float(str(request["seconds"])))
         finally:
             # Processes that tests have started end with it.
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -98,19 +99,19 @@ def _forked(items: dict[str, pytest.Item], request: dict[str, object]) -> list[s
             os.close(reads)
 
 
-def _answer(reads: int, seconds: float) -> list[str]:
-    ends = time.monotonic() + seconds
-    told = b""
-    while not told.endswith(b"\n"):
-        ready, _, _ = select.select([reads], [], [], max(0.0, ends - time.monotonic()))
-        if not ready:
-            return ["", "Timeout (>): the run did not end"]
-        part = os.read(reads, 65536)
-        if not part:
-            return ["", "the process ended"]
-        told += part
-    answer: list[str] = json.loads(told)
-    return answer
+def answer_of(reads: int, seconds: float) -> list[str]:
+    """The last line. Those before name the tests as they begin; each has so many seconds."""
+    test = ""
+    with os.fdopen(os.dup(reads), "rb", buffering=0) as lines:
+        while select.select([lines], [], [], seconds if test else None)[0]:
+            line = lines.readline()
+            if not line:
+                return [test, "the process ended"]
+            told: str | list[str] = json.loads(line)
+            if isinstance(told, list):
+                return told
+            test = told
+    return [test, f"{DID_NOT_END} in {seconds:.0f} s"]
 
 
 def _work(
@@ -125,12 +126,16 @@ def _work(
         else:
             tests = request["tests"]
             assert isinstance(tests, list)
-            answer = _run([items[test] for test in tests])
+            answer = _run([items[test] for test in tests], writes)
     except BaseException as error:  # whatever ends a test run is its result
-        answer = ["", f"{type(error).__name__}: {error}"]
+        answer = [_began[-1] if _began else "", f"{type(error).__name__}: {error}"]
     finally:
-        os.write(writes, json.dumps(answer).encode() + b"\n")
+        _tell(writes, answer)
         os._exit(0)
+
+
+def _tell(writes: int, what: str | list[str]) -> None:
+    os.write(writes, json.dumps(what).encode() + b"\n")
 
 
 def _replaced(file: Path, request: dict[str, object]) -> bool:
@@ -139,8 +144,10 @@ def _replaced(file: Path, request: dict[str, object]) -> bool:
     return place is not None and replace(str(file), place, str(request["source"]))
 
 
-def _run(chosen: list[pytest.Item]) -> list[str]:
+def _run(chosen: list[pytest.Item], writes: int) -> list[str]:
     for number, item in enumerate(chosen):
+        _began.append(item.nodeid)
+        _tell(writes, item.nodeid)
         following = chosen[number + 1] if number + 1 < len(chosen) else None
         item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
         if _failed:

@@ -29,8 +29,6 @@ from tests.mutation.recording import (
     source_digests,
 )
 
-SLOWEST_SECONDS = 20.0
-"""Slower tests are left out."""
 SERVER_SHARE = 8
 """Of the behaviours of the conformance suite, one of so many is recorded on PostgreSQL, one on PGMQ."""
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,28 +38,24 @@ _sources = source_digests(ROOT)
 _imported: dict[str, int] = {}
 _ran: dict[str, dict[str, str]] = defaultdict(dict)
 _seconds: dict[str, float] = {}
-_failed: set[str] = set()
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     with_server = os.environ[GROUP] == SERVER
     items[:] = [
         i for i in items if bool(NEEDS_SERVER.search(i.nodeid)) is with_server and _is_recorded(i)
     ]
+    for file in {*config.args} - {_file(item) for item in items}:
+        _write(file)  # it has none for this group, which is known from now on
 
 
 def _is_recorded(item: pytest.Item) -> bool:
-    """A behaviour that is tested in both runtimes is recorded in one, another on each engine: the
-    lines of an engine, a store or an operation are the same in both. On PostgreSQL some are."""
+    """Of the behaviours of the conformance suite on PostgreSQL and over PGMQ only some."""
     case = getattr(item, "callspec", None)
     engine = "" if case is None else str(case.params.get("configuration"))
     chosen = zlib.crc32(f"{item.nodeid.partition('[')[0]} {engine}".encode())
-    if engine in ("postgres", "pgmq") and chosen // 2 % SERVER_SHARE:
-        return False
-    if case is None or "runtime" not in case.params or engine == "pgmq":
-        return True
-    return bool(case.params["runtime"] == ("asyncio", "threads")[chosen % 2])
+    return engine not in ("postgres", "pgmq") or chosen % SERVER_SHARE == 0
 
 
 def pytest_runtestloop() -> None:
@@ -71,24 +65,16 @@ def pytest_runtestloop() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     _marks.take()
-    wall, cpu = time.monotonic(), time.process_time()
+    cpu = time.process_time()
     answer = yield
     # Not by the clock: on a busy machine that says little about a test.
     _seconds[item.nodeid] = time.process_time() - cpu
-    if time.monotonic() - wall > SLOWEST_SECONDS:
-        _failed.add(item.nodeid)
     for path, blocks in _marks.take().items():
         _ran[path][item.nodeid] = f"{blocks:x}"
     file = _file(item)
     if nextitem is None or _file(nextitem) != file:
         _write(file)
     return answer
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if report.failed:
-        # A test that fails here would kill every mutant.
-        _failed.add(report.nodeid)
 
 
 def pytest_unconfigure() -> None:
@@ -101,13 +87,11 @@ def _file(item: pytest.Item) -> str:
 
 
 def _write(file: str) -> None:
-    passed = {test: seconds for test, seconds in _seconds.items() if test not in _failed}
-    ran = {path: {t: b for t, b in by.items() if t in passed} for path, by in _ran.items()}
+    ran = {path: dict(by) for path, by in _ran.items()}
     for path, blocks in _imported.items():
         ran.setdefault(path, {})[IMPORT] = f"{blocks:x}"
-    recorded = {"tests": digest(ROOT, file), "sources": _sources, "seconds": passed, "ran": ran}
+    recorded = {"tests": digest(ROOT, file), "sources": _sources, "seconds": _seconds, "ran": ran}
     name = f"{os.environ[GROUP]}.{file.replace('/', '.')}.json"
     Path(os.environ[FOLDER], name).write_text(json.dumps(recorded), encoding="utf-8")
     _seconds.clear()
     _ran.clear()
-    _failed.clear()

@@ -46,6 +46,8 @@ ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 """No other plugins: importing them takes four times as long as most tests of a mutant."""
 FOLDER, GROUP = "MUTATION_FOLDER", "MUTATION_GROUP"
 """Name the folder of the recording, and which tests of the files are recorded."""
+PROCESSES = os.cpu_count() or 1
+"""Recorded at the same time, a part of the files in each."""
 NEEDS_SERVER = re.compile(r"^tests/(postgres|pgmq)/|\[.*(postgres|pgmq)")
 """Tests of the second group."""
 IMPORT = ""
@@ -61,7 +63,8 @@ class Recorded:
     sources: dict[str, str]
     """The digest of each source file."""
     seconds: dict[str, float]
-    """The processor time of each test that passed."""
+    """The processor time of each test. One that fails, as on a busy machine, is there too: a test only
+    kills a mutant if it passes on the original."""
     ran: dict[str, dict[str, str]]
     """For each source file and test the bits of the blocks that ran."""
 
@@ -91,7 +94,7 @@ class Recording:
 
     @cached_property
     def seconds(self) -> dict[str, float]:
-        """The processor time of each test that passed."""
+        """The processor time of each test."""
         found: dict[str, float] = {}
         for recorded in self._recorded:
             found |= recorded.seconds
@@ -147,33 +150,35 @@ class Recording:
     def _record(self, group: str, files: list[str], environment: dict[str, str], ends: float) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._keep_sources()
-        command = [
-            sys.executable, "-m", *PYTEST, "-p", "tests.mutation.recorder", "-m", "not slow", *files,
-        ]  # fmt: skip
+        command = [sys.executable, "-m", *PYTEST, "-p", "tests.mutation.recorder", "-m", "not slow"]
         settings = {
             **ALONE,
             FOLDER: str(self._folder),
             GROUP: group,
             "PYTHONPATH": f"{self._root / 'src'}{os.pathsep}{self._root}",
         }
-        # Tests that fail here, as on a busy machine, are left out: see `recorder`.
         with (self._folder / f"{group}.txt").open("w") as output:
-            process = subprocess.Popen(
-                command,
-                cwd=self._root,
-                env=os.environ | environment | settings,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            processes = [
+                subprocess.Popen(
+                    [*command, *files[number::PROCESSES]],
+                    cwd=self._root,
+                    env=os.environ | environment | settings,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+                for number in range(min(PROCESSES, len(files)))
+            ]
             try:
-                process.wait(None if ends == float("inf") else max(0.0, ends - time.monotonic()))
+                for process in processes:
+                    process.wait(None if ends == float("inf") else max(0.0, ends - time.monotonic()))
             except subprocess.TimeoutExpired:
                 pass  # the files that were finished are recorded
             finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
+                for process in processes:
+                    if process.poll() is None:
+                        os.killpg(process.pid, signal.SIGKILL)
+                        process.wait()
 
     def _keep_sources(self) -> None:
         """Copies the source files, named by their content."""

@@ -14,9 +14,10 @@ from tests.mutation.recording import IMPORT, NEEDS_SERVER, Recording
 
 SECONDS_MAX = 12.0
 """Limit for the recorded processor time of the tests of one mutant."""
-COUNT_MAX = 150
+COUNT_MAX = 400
 FIRST, FIRST_EACH = 3, 20
 """Files that are tried first, and tests of each."""
+ATTRIBUTE = re.compile(r"self\.(\w+)\b.* = ")
 NAMED_MAX = 3
 """Limit for the test files that are tried because they name the module."""
 
@@ -48,10 +49,13 @@ class Selection:
             return [mutant.test]
         found = self._reaching(mutant)
         later = {t for t in found if "/postgres/" not in mutant.path and NEEDS_SERVER.search(t)}
-        tests = self._in_turn(found - later, Path(mutant.path).stem)
+        stem = Path(mutant.path).stem
+        # Where an attribute is set, first those that use it.
+        using = self._using_attribute(mutant) & found - later
+        tests = list(dict.fromkeys([*self._in_turn(using, stem), *self._in_turn(found - later, stem)]))
         own = {test for test in later if test.startswith(("tests/postgres/", "tests/pgmq/"))}
-        tests += self._in_turn(own if tests else later, Path(mutant.path).stem)
-        return self._bounded(tests) or self._naming(mutant)
+        more = self._in_turn(own if tests else later, stem)
+        return [*self._bounded(tests), *self._bounded(more)] or self._naming(mutant)
 
     def _reaching(self, mutant: Mutant) -> set[str]:
         lines = self._recording.lines(mutant.path)
@@ -108,9 +112,22 @@ class Selection:
                         found |= lines[number]
         return found - {IMPORT}
 
+    def _using_attribute(self, mutant: Mutant) -> set[str]:
+        """The tests that run another line with the attribute that this one sets."""
+        found = ATTRIBUTE.match(mutant.old)
+        if found is None:
+            return set()
+        lines = self._recording.lines(mutant.path)
+        return {
+            test
+            for number, line in enumerate(self._source(mutant).splitlines(), 1)
+            if number not in _lines(mutant) and re.search(rf"\bself\.{found[1]}\b", line)
+            for test in lines.get(number, ())
+        } - {IMPORT}
+
     def _in_turn(self, tests: set[str], stem: str) -> list[str]:
-        """Of a few files that are nearest by name some tests, then one test of each file in turn: most
-        mutants are killed by the first."""
+        """Of a few files that are nearest by name some tests, then all unit tests as quick ones, then
+        one test of each file in turn: most mutants are killed by the first."""
         files: dict[str, list[str]] = defaultdict(list)
         for test in sorted(tests, key=lambda test: (self._seconds[test], test)):
             files[test.partition("::")[0]].append(test)
@@ -121,18 +138,18 @@ class Selection:
 
         order = sorted(files, key=nearness)
         first = [test for file in order[:FIRST] for test in files[file][:FIRST_EACH]]
+        unit = [test for file in order if file.startswith("tests/unit") for test in files[file]]
         turns = zip_longest(*(files[file] for file in order))
-        return list(dict.fromkeys([*first, *(t for turn in turns for t in turn if t is not None)]))
+        return list(dict.fromkeys([*first, *unit, *(t for turn in turns for t in turn if t)]))
 
     def _bounded(self, tests: Iterable[str]) -> list[str]:
         chosen: list[str] = []
         seconds = 0.0
         for test in tests:
-            seconds += self._seconds[test]
-            if seconds > SECONDS_MAX or len(chosen) >= COUNT_MAX:
-                break
-            chosen.append(test)
-        return chosen
+            if seconds + self._seconds[test] <= SECONDS_MAX:
+                seconds += self._seconds[test]
+                chosen.append(test)
+        return chosen[:COUNT_MAX]
 
 
 def _lines(mutant: Mutant) -> range:

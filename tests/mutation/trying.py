@@ -20,7 +20,7 @@ from queue import Queue
 from typing import IO, Self
 
 from commandbus.testing.postgres import DSN_VARIABLE, PostgresServer, PostgresUnavailable
-from tests.mutation.forking import IMPOSSIBLE, PIPES
+from tests.mutation.forking import DID_NOT_END, IMPOSSIBLE, PIPES
 from tests.mutation.mutants import Mutant
 from tests.mutation.recording import ALONE, EMBEDDED, NEEDS_SERVER, PYTEST, SERVER, Recording
 from tests.mutation.selection import Selection
@@ -29,10 +29,13 @@ from tests.mutation.trial import REPORT
 NOT_COPIED = (".git", ".venv", "build", "dist", ".*_cache", ".hypothesis")
 LANES = 3
 """Mutants that are tried at the same time: tests wait more than they compute."""
-TEST_SECONDS = 40
-"""Limit for one test. Recorded, each takes a fraction of it."""
+TEST_SECONDS = 15.0
+"""Limit for one test of a mutant, or what it took on the original just before, times `SLOWER`."""
+SLOWER = 10
+ORIGINAL_SECONDS = 100.0
+"""Limit for one test on the original."""
 PATIENCE_SECONDS = 300.0
-"""Limit for the tests of one mutant."""
+"""Limit for the tests of a mutant that needs an import."""
 
 
 class Fate(Enum):
@@ -57,10 +60,10 @@ class Verdict:
 class Bench:
     """One copy of the tree, one PostgreSQL, and the recording."""
 
-    def __init__(self, root: Path, recording: Recording, *, trusted: set[str]) -> None:
+    def __init__(self, root: Path, recording: Recording) -> None:
         self._root, self._recording = root, recording
         self._selection = Selection(root, recording)
-        self._trusted, self._broken = trusted, set[str]()
+        self._broken: set[str] = set()
         self._stack = contextlib.ExitStack()
         self._mutants = 0
         self._environment: dict[str, str] = {}
@@ -143,31 +146,40 @@ class Bench:
         return Verdict(verdict.fate, time.monotonic() - began, verdict.by, verdict.why)
 
     def _try(self, mutant: Mutant, tests: list[str]) -> Verdict:
-        """A test kills if it fails twice, and passes on the original. One that does not is left out
-        from then on."""
+        """A test kills if it fails, then passes on the original, and fails again. One that fails on the
+        original is left out from then on."""
         while tests := [test for test in tests if test not in self._broken]:
-            verdict = self._run(tests, mutant)
+            verdict = self._run(tests, mutant, TEST_SECONDS)
             if verdict.fate is Fate.SURVIVED:
                 return verdict
-            suspects = [verdict.by] if "::" in verdict.by else tests
-            if self._run(suspects, mutant).fate is not Fate.SURVIVED and self._pass(suspects):
-                return verdict
-            print(f"left out, its result varies: {verdict.by}: {verdict.why}", flush=True)
-            self._broken.update(suspects)
+            # Without a test, as when an import fails, one that would be the first.
+            suspect = verdict.by if "::" in verdict.by else _first(tests, verdict.by)
+            began = time.monotonic()
+            original = self._run([suspect], None, ORIGINAL_SECONDS)
+            took = time.monotonic() - began
+            if original.fate is not Fate.SURVIVED:
+                print(f"fails on the original: {suspect}: {original.why}", flush=True)
+                self._broken.add(suspect)
+            else:
+                again = self._run([suspect], mutant, max(TEST_SECONDS, took * SLOWER))
+                if again.fate is not Fate.SURVIVED:
+                    return verdict
+            print(f"left out, its result varies: {suspect}: {verdict.why}", flush=True)
+            name = suspect.partition("[")[0]
+            left_out = (name, name.partition("::")[0])  # with its other cases, or its file
+            tests = [test for test in tests if test.partition("[")[0] not in left_out]
         return Verdict(Fate.SURVIVED)
 
-    def _pass(self, tests: list[str]) -> bool:
-        """Whether they pass on the original."""
-        if not self._trusted.issuperset(tests) and self._run(tests, None).fate is Fate.SURVIVED:
-            self._trusted.update(tests)
-        return self._trusted.issuperset(tests)
-
-    def _run(self, tests: list[str], mutant: Mutant | None) -> Verdict:
-        collected = self._collected
-        if collected is not None and mutant not in self._importing and collected.has(tests):
-            return collected.run(tests, mutant)
+    def _run(self, tests: list[str], mutant: Mutant | None, seconds: float) -> Verdict:
+        collected = None if mutant in self._importing else self._collected
+        # Others are gone since they were recorded, or cannot be collected.
+        known = [test for test in tests if collected is not None and collected.has(test)]
+        if collected is not None and known:
+            return collected.run(known, mutant, seconds)
+        if mutant is not None and mutant not in self._importing:
+            raise NeedsImport  # in its turn: others are tried in the same tree at this moment
         with contextlib.nullcontext() if mutant is None else self._mutated(mutant):
-            return self._start(tests)
+            return self._start(tests, seconds)
 
     @contextlib.contextmanager
     def _mutated(self, mutant: Mutant) -> Iterator[None]:
@@ -186,12 +198,12 @@ class Bench:
     def _settings(self) -> dict[str, str]:
         return {**ALONE, "PYTHONPATH": f"{self._folder / 'src'}{os.pathsep}{self._folder}"}
 
-    def _start(self, tests: list[str]) -> Verdict:
+    def _start(self, tests: list[str], seconds: float) -> Verdict:
         """A run of pytest of its own: it imports everything again."""
         self._report.unlink(missing_ok=True)
         command = [
             sys.executable, "-m", *PYTEST, "-x", "-p", "tests.mutation.trial",
-            f"--timeout={TEST_SECONDS}", *tests,
+            f"--timeout={seconds}", *tests,
         ]  # fmt: skip
         process = subprocess.Popen(
             command,
@@ -234,8 +246,7 @@ class Collected:
         pipes = [(os.pipe(), os.pipe()) for _ in range(LANES)]
         theirs = [(requests[0], answers[1]) for requests, answers in pipes]
         command = [
-            sys.executable, "-m", *PYTEST, "-p", "tests.mutation.forking", "-s",
-            f"--timeout={TEST_SECONDS}", *self._files,
+            sys.executable, "-m", *PYTEST, "-p", "tests.mutation.forking", "-s", *self._files,
         ]  # fmt: skip
         self._process = subprocess.Popen(
             command,
@@ -260,8 +271,8 @@ class Collected:
                 pipe.close()
         self._process.wait()
 
-    def has(self, tests: list[str]) -> bool:
-        return all(self._cases(test) for test in tests)
+    def has(self, test: str) -> bool:
+        return bool(self._cases(test))
 
     def _cases(self, test: str) -> list[str]:
         """The test, or its cases, without a server if there are such."""
@@ -270,10 +281,10 @@ class Collected:
         cases = sorted(one for one in self._tests if one.startswith(f"{test}["))
         return [one for one in cases if not NEEDS_SERVER.search(one)] or cases
 
-    def run(self, tests: list[str], mutant: Mutant | None) -> Verdict:
+    def run(self, tests: list[str], mutant: Mutant | None, seconds: float) -> Verdict:
         """Raises NeedsImport for a mutant that cannot be put into a running program."""
         cases = [case for test in tests for case in self._cases(test)]
-        request: dict[str, object] = {"tests": cases, "seconds": PATIENCE_SECONDS}
+        request: dict[str, object] = {"tests": cases, "seconds": seconds}
         if mutant is not None:
             file = self._folder / mutant.path
             source = mutant.apply(file.read_text(encoding="utf-8"))
@@ -288,6 +299,7 @@ class Collected:
             return Verdict(Fate.SURVIVED)
         if found[0] == IMPOSSIBLE:
             raise NeedsImport
+        assert found[0], f"{mutant and mutant.key}: {found[1]}"
         return _failure(found[0], found[1])
 
     def _answer(self, answers: IO[str]) -> list[str]:
@@ -298,4 +310,10 @@ class Collected:
 
 
 def _failure(by: str, why: str) -> Verdict:
-    return Verdict(Fate.TIMEOUT if "Timeout (>" in why else Fate.KILLED, by=by, why=why)
+    has_ended = "Timeout (>" not in why and not why.startswith(DID_NOT_END)
+    return Verdict(Fate.KILLED if has_ended else Fate.TIMEOUT, by=by, why=why)
+
+
+def _first(tests: list[str], by: str) -> str:
+    """The first in the file that is named, or of all."""
+    return next((test for test in tests if by and test.startswith(by)), tests[0])

@@ -46,10 +46,6 @@ class Verdicts:
         with self._file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
-    def killers(self) -> set[str]:
-        """Tests that have killed a mutant, and so passed on the original."""
-        return {entry["by"] for entry in self._known.values() if entry["by"]}
-
     def _source(self, mutant: Mutant) -> str:
         return hashlib.sha256((self._root / mutant.path).read_bytes()).hexdigest()[:16]
 

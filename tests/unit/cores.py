@@ -64,7 +64,7 @@ class Bench:
         self._lease += 1
         first = [self._seq + 1 + n * (chain + 1) for n in range(count)]
         found = [
-            _claimed(leader + place, self._lease, crashes, priority, keyed, leader if chain else 0)
+            claimed_of(leader + place, self._lease, crashes, priority, keyed, leader if chain else 0)
             for leader in first
             for place in range(chain + 1)
         ]
@@ -92,8 +92,13 @@ class Bench:
         return [effect for effect in effects if isinstance(effect, kind)]
 
 
-def _claimed(
-    seq: int, lease_id: int, crashes: int, priority: int, keyed: bool, chain: int = 0
+def claimed_of(
+    seq: int,
+    lease_id: int = 1,
+    crashes: int = 0,
+    priority: int = 5,
+    keyed: bool = False,
+    chain: int = 0,
 ) -> Claimed:
     command_id = UUID(int=seq)
     return Claimed(

@@ -3,9 +3,13 @@
 from datetime import UTC, datetime
 from uuid import uuid4
 
-from commandbus import BatchStatus
+import pytest
+
+from commandbus import BatchStatus, SendRequest
 from commandbus.domain.batch import BatchCounts
+from commandbus.operations import batches
 from commandbus.records import BatchRecord
+from commandbus.sync import SyncCommandBus
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -30,3 +34,14 @@ def test_an_empty_batch_is_done() -> None:
 def test_counts_of_two_shards_are_added_each() -> None:
     assert BatchCounts(1, 2, 3, 4).plus(BatchCounts(10, 20, 30, 40)) == BatchCounts(11, 22, 33, 44)
     assert BatchCounts(1, 2, 3, 4).ended == 6
+
+
+def test_all_commands_of_a_domain_that_is_purged_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "LIMIT_MAX", 2)
+    with SyncCommandBus("memory://") as bus:
+        requests = [*[SendRequest("orders", "ship")] * 5, SendRequest("mail", "post")]
+        batch_id = bus.create_batch(requests).batch_id
+        bus.purge("orders")
+        found = bus.get_batch(batch_id)
+    assert found is not None
+    assert (found.canceled, found.remaining) == (5, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from commandbus.domain.breaker import BreakerState, CircuitBreaker
+from commandbus.domain.breaker_board import BreakerBoard
 
 
 def test_a_success_resets_the_count() -> None:
@@ -51,3 +52,20 @@ def test_a_probe_is_let_through_at_the_very_end_of_the_cooldown() -> None:
     breaker.failed(0.0)
     assert breaker.allow(10.0) == 0
     assert breaker.state is BreakerState.HALF_OPEN
+
+
+def test_what_is_left_of_the_last_moments_is_exact() -> None:
+    breaker = CircuitBreaker("bank")
+    breaker.open(10, 0.0)
+    assert [breaker.remaining(now) for now in (9.5, 11.0)] == [0.5, 0.0]
+
+
+def test_the_fleet_makes_no_breaker_open_for_a_shorter_time() -> None:
+    board = BreakerBoard(lambda: None, lambda: 0.0)
+    rule = CircuitBreaker("bank", threshold=1, cooldown=10)
+    board.allow(rule)
+    board.follow("bank", 1, BreakerState.OPEN, 10.0)
+    board.follow("bank", 2, BreakerState.OPEN, 5.0)
+    assert board.allow(rule) == 10.0
+    board.follow("bank", 3, BreakerState.OPEN, 15.0)
+    assert board.allow(rule) == 15.0

@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from commandbus import HandlerRegistry, PermanentCommandError, SendRequest
+from commandbus.domain.failure import Failure, FailureKind
 from commandbus.operations import choosing
+from commandbus.operations.bulk_troubleshooting import fingerprint
 from commandbus.sync import SyncCommandBus, SyncTroubleshootingQueue
 from commandbus.testing import drain
 
+ERROR = Failure(FailureKind.PERMANENT, "BROKEN", "no article 7", exception="OSError", place="shop.ship")
 LARGE = "x" * 50_000
 
 
@@ -74,3 +78,12 @@ def test_named_commands_are_found_by_their_ids(
     assert queue.bulk("retry", command_ids=[newest]).done == 1
     assert [conditions["scan"] for conditions in asked] == [1, 1]
     assert queue.count("d") == 49
+
+
+def test_the_name_of_a_group_says_how_its_commands_failed() -> None:
+    group = fingerprint("d", "x", ERROR)
+    assert fingerprint("d", "x", replace(ERROR, message="no article 8", frame="shop.py:9")) == group
+    changes = [{"code": "GONE"}, {"exception": "KeyError"}, {"place": "shop.bill"}]
+    others = [fingerprint("d", "x", replace(ERROR, **change)) for change in changes]
+    names = {group, *others, fingerprint("d", "x", None), fingerprint("d", "y", ERROR)}
+    assert len(names) == 6

@@ -24,11 +24,13 @@ from commandbus.errors import (
 )
 from commandbus.runtimes.children.cgroup import Cgroup, find_parent
 from commandbus.runtimes.children.process import Child
+from commandbus.store.process_list import this_process
 from commandbus.testing.conformance import isolated_handlers
 from commandbus.worker.handlers import HandlerRegistry
 from commandbus.worker.isolation.crossing import CrossedError, pack, unpack
 from commandbus.worker.isolation.messages import Done, FromChild, Inbox, Ready, frame
 from commandbus.worker.isolation.options import check_runnable, isolated_of
+from commandbus.worker.isolation.orphans import end_orphans
 from commandbus.worker.isolation.preparing import check_not_preparing, prepare
 from commandbus.worker.isolation.verdicts import KILL_GRACE, Death, Watch, died
 from commandbus.worker.marking import handler
@@ -330,3 +332,12 @@ def test_a_cgroup_beside_the_workers_own_bounds_a_child(tmp_path: Path) -> None:
 
 def test_no_cgroup_is_made_where_that_is_forbidden(tmp_path: Path) -> None:
     assert Cgroup.create(4711, tmp_path / "missing") is None
+
+
+def test_an_exception_whose_class_is_known_is_of_that_class_again() -> None:
+    assert type(unpack(pack(ValueError("odd")))) is ValueError
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="children are only marked there")
+def test_a_process_that_left_nothing_behind_has_no_orphans() -> None:
+    assert end_orphans(this_process()) == 0

@@ -38,11 +38,22 @@ def test_a_lease_that_was_let_go_is_not_held() -> None:
 
 
 def test_a_renewal_makes_it_certain_for_longer() -> None:
-    keeper, now = keeper_of(60), time.monotonic()
-    keeper.keep([1], now - 61)
+    class Renewing:
+        def renew(self, lease_ids: list[int], seconds: float) -> list[int]:
+            return lease_ids
+
+        def run(self, lease_ids: list[int]) -> list[int]:
+            return []
+
+    store: Any = Renewing()
+    keeper = LeaseKeeper(store, store, 60, lambda gone: None, lambda: None, Outage())
+    keeper.keep([1], time.monotonic() - 61)
     assert not keeper.holds(1)
-    keeper._plan([1], 20, now + 60)
-    assert keeper.holds(1)
+    keeper.start()
+    try:
+        eventually(lambda: keeper.holds(1))
+    finally:
+        keeper.stop()
 
 
 def test_a_lease_that_was_long_in_coming_is_renewed_before_it_can_run_out() -> None:
@@ -61,6 +72,8 @@ def test_a_lease_that_was_long_in_coming_is_renewed_before_it_can_run_out() -> N
     keeper.start()
     try:
         keeper.keep([1], time.monotonic())
+        waits: Any = keeper._changed
+        eventually(lambda: bool(waits._waiters))  # for the moment when that one is due
         keeper.keep([2], time.monotonic() - 50)
         eventually(lambda: bool(renewed))
     finally:
@@ -137,3 +150,22 @@ def test_a_lease_that_ends_is_excused_if_the_store_was_asked_in_time(
         keeper.stop()
     assert [until == inf for until in scripted.seen] == while_asking
     assert (scripted.excused[-1] > time.monotonic()) == afterwards
+
+
+def test_a_renewal_that_failed_is_tried_again_long_before_the_lease_ends() -> None:
+    class Away:
+        def renew(self, lease_ids: list[int], seconds: float) -> list[int]:
+            return lease_ids
+
+        def run(self, lease_ids: list[int]) -> list[int]:
+            raise StoreUnavailable("away")
+
+    store: Any = Away()
+    keeper = LeaseKeeper(store, store, 60, lambda gone: None, lambda: None, Outage())
+    keeper.start()
+    try:
+        keeper.keep([1], time.monotonic() - 50)
+        eventually(lambda: time.monotonic() < keeper._due[1])
+        assert keeper._due[1] <= time.monotonic() + 4
+    finally:
+        keeper.stop()

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from commandbus import InvalidOperationError
-from commandbus.errors import NotOpen
+from commandbus.errors import ConfigurationError, NotOpen
+from commandbus.store.session import Demand
 from commandbus.sync import SyncCommandBus
 
 pytestmark = [
@@ -58,3 +59,9 @@ def test_a_bus_that_is_opened_after_the_fork_works() -> None:
 def test_a_bus_that_is_not_open_raises_not_open() -> None:
     with pytest.raises(NotOpen, match="with bus:"):
         SyncCommandBus("memory://").send("shop", "order")
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///bus.db"])
+def test_an_engine_without_transactions_for_handlers_says_so(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="has no transactions for handlers"):
+        SyncCommandBus(url).engine.begin(Demand(1, 1.0))

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import ast
+import gc
 import importlib
+import json
+import os
 from pathlib import Path
 
 import pytest
 
+from tests.mutation.forking import answer_of
 from tests.mutation.known import equivalents, known_mutants
 from tests.mutation.marking import Marks, blocks_of
-from tests.mutation.mutants import mutants_of
+from tests.mutation.mutants import Mutant, mutants_of
 from tests.mutation.patching import place_of, replace
+from tests.mutation.recording import Recording
+from tests.mutation.trying import Bench, Fate, Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = '''
@@ -146,6 +152,7 @@ def test_a_mutant_of_a_body_is_put_into_an_imported_module(
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module("patched_counter")
     counter, count = module.Counter(), module.Counter.count
+    gc.freeze()  # as before the tests of a run
     mutants = {m.change: m for m in mutants_of(tmp_path, "patched_counter.py")}
 
     def put(change: str) -> bool:
@@ -162,3 +169,54 @@ def test_a_mutant_of_a_body_is_put_into_an_imported_module(
     assert count(counter, [1]) is None
     assert put("yield count → yield from ()")
     assert list(module.numbers(3)) == []
+
+
+@pytest.mark.parametrize(
+    ("told", "answer"),
+    [
+        (["tests/a", []], []),
+        (["tests/a", "tests/b", ["tests/b", "it is 3"]], ["tests/b", "it is 3"]),
+        (["tests/a", "tests/b"], ["tests/b", "the process ended"]),
+        ([], ["", "the process ended"]),
+    ],
+)
+def test_an_answer_names_the_test_that_failed(told: list[object], answer: list[str]) -> None:
+    reads, writes = os.pipe()
+    os.write(writes, "".join(json.dumps(line) + "\n" for line in told).encode())
+    os.close(writes)
+    assert answer_of(reads, 60) == answer
+    os.close(reads)
+
+
+def test_a_test_that_does_not_end_is_named() -> None:
+    reads, writes = os.pipe()
+    os.write(writes, b'"tests/a"\n')
+    assert answer_of(reads, 0)[0] == "tests/a"
+    os.close(reads)
+    os.close(writes)
+
+
+@pytest.mark.parametrize("tests", ["tests/a.py", "tests/a.py::test", "tests/a.py::test[2]"])
+@pytest.mark.parametrize(
+    ("runs", "fate"),
+    [
+        (["fails", "passes", "fails"], Fate.KILLED),
+        (["passes"], Fate.SURVIVED),
+        (["fails", "fails on the original"], Fate.SURVIVED),
+        (["fails", "passes", "passes"], Fate.SURVIVED),
+    ],
+)
+def test_a_test_that_fails_by_chance_or_on_the_original_kills_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: list[str], fate: Fate, tests: str
+) -> None:
+    left = iter(runs)
+
+    def run(bench: Bench, chosen: list[str], mutant: Mutant | None, seconds: float) -> Verdict:
+        fate = Fate.KILLED if next(left).startswith("fails") else Fate.SURVIVED
+        return Verdict(fate, by="tests/a.py::test[1]")
+
+    monkeypatch.setattr(Bench, "_run", run)
+    (tmp_path / "source.py").write_text(SOURCE, encoding="utf-8")
+    mutant = mutants_of(tmp_path, "source.py")[0]
+    assert Bench(tmp_path, Recording(tmp_path))._try(mutant, [tests]).fate is fate
+    assert list(left) == []

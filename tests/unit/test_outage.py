@@ -33,3 +33,11 @@ def test_other_failures_are_logged_each_time(caplog: pytest.LogCaptureFixture) -
         "claim failed, trying again: odd",
         "claim failed, trying again: busy",
     ]
+
+
+def test_an_outage_lasts_since_its_first_failure() -> None:
+    outage = Outage()
+    outage.failed("claim", StoreUnavailable("refused"), logger)
+    since = outage.since
+    outage.failed("claim", StoreUnavailable("refused"), logger)
+    assert outage.since == since

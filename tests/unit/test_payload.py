@@ -11,8 +11,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from commandbus.domain import payload
+from commandbus.domain.misfit import describe_misfit
 from commandbus.errors import PayloadError
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
@@ -157,3 +159,12 @@ def test_a_refusal_names_what_was_refused_and_keeps_the_place_short() -> None:
         payload.encode({"k" * 115: math.nan})
     with pytest.raises(PayloadError, match=rf"^data\.{'k' * 115}… is nan"):
         payload.encode({"k" * 116: math.nan})
+
+
+@pytest.mark.parametrize(("problems", "more"), [(5, ""), (7, "; and 2 more")])
+def test_of_many_misfits_five_are_described(problems: int, more: str) -> None:
+    with pytest.raises(ValueError, match="validation errors") as wrong:
+        TypeAdapter(list[int]).validate_python(["x"] * problems)
+    assert describe_misfit(wrong.value) == (
+        "; ".join(f"int_parsing at $[{number}]" for number in range(5)) + more
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 from xml.etree import ElementTree as ET
@@ -66,6 +67,8 @@ def test_boxes_do_not_lie_on_each_other(process: type[Process[Any]]) -> None:
     root = ET.fromstring(svg(process))
     places = [(rect.get("x"), rect.get("y")) for rect in root.iter(f"{SVG}rect")]
     assert len(places) == len(set(places))
+    rows = sorted({int(y or 0) for _, y in places})
+    assert len({later - row for row, later in pairwise(rows)}) == 1, "no row is empty"
 
 
 @each

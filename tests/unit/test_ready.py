@@ -74,7 +74,8 @@ def test_a_command_that_has_waited_for_a_step_counts_as_more_urgent() -> None:
 
 def test_those_of_other_leases_stay_when_some_are_withdrawn() -> None:
     ready = ReadyQueue()
-    ready.add([*commands(5, lease_id=1), *commands(5, lease_id=2)])
-    assert [one.lease_id for one in ready.withdraw(frozenset({2}))] == [2]
-    assert [one.lease_id for one in ready.waiting] == [1]
-    assert len(ready.withdraw(None)) == 1
+    first, gone, second = commands(5, lease_id=1), commands(5, 5, lease_id=2), commands(5, lease_id=3)
+    ready.add([*first, *gone, *second])
+    assert ready.withdraw(frozenset({2})) == gone
+    assert list(ready.waiting) == [*first, *second]
+    assert ready.withdraw(None) == [*first, *second]

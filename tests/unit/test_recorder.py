@@ -138,12 +138,13 @@ class TestWriting:
     def test_a_handler_that_was_left_behind_counts_until_its_outcome_is_recorded(
         self, folder: Path
     ) -> None:
-        with recorder_in(folder) as recorder:
+        with recorder_in(folder, capacity=1) as recorder:
             recorder.began(claimed(1))
             recorder.settled([settlement(1)])
             recorder.ended(claimed(1))
+            recorder.began(claimed(2))  # in its place
             seen = read_recording(recorder.path.read_bytes())
-            assert (seen.running, seen.finished, seen.complete) == ({}, frozenset(), True)
+            assert (set(seen.running), seen.finished, seen.complete) == ({(7, 2)}, frozenset(), True)
 
     def test_the_same_command_under_a_new_lease_has_an_entry_of_its_own(self, folder: Path) -> None:
         with recorder_in(folder) as recorder:

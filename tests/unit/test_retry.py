@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commandbus import RetryPolicy
-from commandbus.domain.retry import header_of
+from commandbus.domain.retry import header_of, policy_of
 from commandbus.errors import CommandBusError, ConfigurationError
 from commandbus.retry import exponential, fixed, linear, none
 
@@ -106,3 +106,8 @@ def test_a_command_carries_jitter_and_window() -> None:
     assert header_of(policy) == {"backoff_schedule": [1], "jitter": 0.5, "window": 0.001}
     with pytest.raises(CommandBusError, match="window"):
         RetryPolicy(window=0)
+
+
+def test_a_policy_that_is_kept_is_the_same_again() -> None:
+    policy = RetryPolicy(max_attempts=7, backoff_schedule=[1.0, 2.0], jitter=0.5, window=60.0)
+    assert policy_of(header_of(policy) | {"max_attempts": 7}) == policy

@@ -7,7 +7,7 @@ from uuid import uuid4
 from commandbus.domain.lifecycle import CommandStatus
 from commandbus.store.reading import Known, as_record
 from commandbus.store.records import NewCommand, Pruned
-from commandbus.store.searching import Prunable, pruned
+from commandbus.store.searching import Prunable, matches_error, pruned
 
 
 def outcome(seq: int, created_at: int, finished_at: int) -> Prunable:
@@ -36,3 +36,11 @@ def test_a_running_command_whose_lease_is_not_seen_any_more_has_no_attempt() -> 
     record = as_record(known, running={})
     assert (record.status, record.attempts, record.crashes) == (CommandStatus.IN_PROGRESS, 0, 0)
     assert (record.worker, record.started_at) == (None, None)
+
+
+def test_an_error_is_found_by_its_code_and_by_the_name_of_its_exception() -> None:
+    for wanted in ("TIMEOUT", "shop.errors.OutOfStock", "OutOfStock"):
+        assert matches_error(wanted, "TIMEOUT", "shop.errors.OutOfStock")
+    for wanted in ("Stock", "shop", "shop.errors"):
+        assert not matches_error(wanted, "TIMEOUT", "shop.errors.OutOfStock")
+    assert not matches_error("OutOfStock", "TIMEOUT", None)

@@ -34,13 +34,13 @@ from commandbus.worker.last_chances import ALONE_SECONDS, HOLD_SECONDS
 from commandbus.worker.pace import SUSPECTS_HOARD_SECONDS
 from commandbus.worker.suspects import WARY_SECONDS
 from tests.support.core_invariants import check_core
-from tests.unit.cores import _claimed
+from tests.unit.cores import claimed_of
 
 ONCE, LAST = 1, CRASHES_MAX - 1
 
 
 def claimed(seq: int, crashes: int) -> Claimed:
-    return _claimed(seq, 1, crashes, 5, keyed=False)
+    return claimed_of(seq, 1, crashes, 5, keyed=False)
 
 
 def admitted(limit: SuspectLimit | None, *found: tuple[int, int]) -> list[int]:

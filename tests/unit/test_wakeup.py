@@ -234,3 +234,11 @@ def test_work_that_requires_tags_wakes_all_waiters() -> None:
     waiter(hub, "w2", told)
     assert hub.wake("a", None, "notify", everyone=True)
     assert [name for name, _, _ in told] == ["w1", "w2"]
+
+
+def test_the_sign_of_sleep_says_at_once_who_waits() -> None:
+    hub, signs = WakeHub(), list[list[frozenset[str]]]()
+    hub.sign_sleep(lambda armed, _: signs.append(list(armed)))
+    first = waiter(hub, "w1", News())
+    hub.disarm(first)
+    assert signs == [[], [frozenset("a")], []]

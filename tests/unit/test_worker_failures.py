@@ -41,6 +41,20 @@ def test_a_failed_claim_is_repeated_with_growing_waits() -> None:
     assert (bench.core.deadline() or 0) - bench.now == pytest.approx(0.2)
 
 
+def test_what_a_failed_claim_may_have_left_is_looked_for_once() -> None:
+    bench = Bench(visibility_timeout=5.0, poll_interval=60.0).begun()
+    bench.tell(ClaimFailed(DOWN))
+    ends = bench.now + 5.0
+    bench.now = bench.core.deadline() or 0
+    bench.tell(Tick())
+    bench.empty()
+    assert bench.core.deadline() == ends
+    bench.now = ends
+    assert bench.kinds(bench.tell(Tick()), Claim)
+    bench.empty()
+    assert (bench.core.deadline() or 0) > ends
+
+
 def test_a_wakeup_does_not_shorten_the_backoff() -> None:
     bench = Bench(uniform=1.0).begun()
     bench.tell(ClaimFailed(DOWN))

@@ -7,12 +7,13 @@ import math
 import pytest
 
 from commandbus.domain.outcome import Released
+from commandbus.settings import WorkerSettings
 from commandbus.store.records import SettleReport
 from commandbus.worker.effects import Claim, Settle, Withdraw
 from commandbus.worker.events import Settled, Tick, Withdrawn, Woken
 from commandbus.worker.pace import HELD_UP_SECONDS, MEASURED_MIN
-from commandbus.worker.prefetch import URGENT_SECONDS
-from tests.unit.cores import Bench
+from commandbus.worker.prefetch import URGENT_SECONDS, Prefetch
+from tests.unit.cores import Bench, claimed_of
 
 
 def test_prefetch_is_refilled_when_half_of_it_is_used() -> None:
@@ -51,6 +52,13 @@ def test_some_time_after_the_last_urgent_command_more_is_claimed_ahead_again() -
     bench.now += URGENT_SECONDS
     bench.claims(1, priority=0)
     assert (prefetch.is_urgent, prefetch.amount(2)) == (False, 20)
+
+
+def test_a_command_is_urgent_that_overtakes_the_least_urgent_of_the_last_claim() -> None:
+    prefetch = Prefetch(WorkerSettings())
+    prefetch.claimed([claimed_of(1, priority=0), claimed_of(2, priority=10)], 0.0)
+    prefetch.claimed([claimed_of(3, priority=5)], 0.1)
+    assert prefetch.is_urgent
 
 
 def test_less_is_claimed_ahead_where_it_holds_up_a_group() -> None:

@@ -143,7 +143,6 @@ def policy_of(carried: Any) -> RetryPolicy:
     if not isinstance(carried, dict):
         raise ConfigurationError(f"{RETRY_HEADER} must be an object, not {carried!r}.")
     try:
-        known: dict[str, Any] = {"max_attempts": 1} | carried
-        return RetryPolicy(**known)
+        return RetryPolicy(**carried)
     except (TypeError, InvalidArgumentError) as error:
         raise ConfigurationError(f"{RETRY_HEADER} is not valid: {error}") from None

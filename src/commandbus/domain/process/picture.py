@@ -127,7 +127,8 @@ def _layout(graph: Graph, first: str) -> dict[str, tuple[int, int]]:
                     rows[edge.target] = max(rows.get(edge.target, 0), rows[name] + 1)
     for name in graph.nodes:
         rows.setdefault(name, max(rows.values()) + 1)
-    rows[""] = max(rows.values()) + (0 if "" in rows and _is_last(rows) else 1)
+    rows.pop("", None)
+    rows[""] = max(rows.values()) + 1
     columns: dict[int, int] = {}
     places: dict[str, tuple[int, int]] = {}
     undo_of = {edge.source: edge.target for edge in graph.edges if edge.kind == "undo"}
@@ -142,11 +143,6 @@ def _layout(graph: Graph, first: str) -> dict[str, tuple[int, int]]:
                     _MARGIN + row * (_HEIGHT + _GAP_Y),
                 )
     return places
-
-
-def _is_last(rows: dict[str, int]) -> bool:
-    last = max(rows.values())
-    return [name for name, row in rows.items() if row == last] == [""]
 
 
 def _box(name: str, x: int, y: int, kind: str, *, rounded: bool) -> str:

@@ -303,6 +303,12 @@ class ActingSuite:
         bus.call(bus.bus.signal_process, started(bus), "paid")
         assert records(bus) == []
 
+    def test_the_record_of_a_send_names_its_command_or_says_how_many(self, bus: Harness) -> None:
+        command_id = bus.acting("ada").send()
+        bus.call(bus.acting("ada").bus.send_many, [SendRequest(DOMAIN, "ship")] * 2)
+        subjects = {action.subject for action in bus.call(bus.bus.list_actions)}
+        assert subjects == {f"{DOMAIN} ship {command_id}", f"2 commands to {DOMAIN}"}
+
     def test_a_request_to_stop_is_recorded_once(self, bus: Harness) -> None:
         gate = Gate()
         with bus.run_worker(registry_of(ship=gate)):

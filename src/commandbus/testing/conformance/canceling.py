@@ -18,6 +18,7 @@ from commandbus.errors import (
     InvalidOperationError,
     PermanentCommandError,
 )
+from commandbus.store.sessions import CANCELLATIONS
 from commandbus.testing.conformance.helpers import AT_ONCE, about, complete, park, together
 from commandbus.testing.harness import Harness
 from commandbus.testing.waiting import eventually
@@ -174,6 +175,19 @@ class CancelingSuite:
             bus.call(bus.troubleshooting.operator_retry, command_id, data="mended")
             assert bus.wait(command_id).result == "done"
         assert bus.run(bus.store.list_documents("cancellation")) == []
+
+    def test_workers_hear_at_once_that_an_operators_retry_has_withdrawn_a_request(
+        self, bus: Harness
+    ) -> None:
+        command_id, worker = bus.send(), bus.worker()
+        taken = bus.take(worker)
+        bus.cancel(command_id)
+        bus.call(worker.fail, taken, PermanentCommandError("BROKEN"))
+        heard: list[str] = []
+        stop = bus.bus.hub.subscribe(CANCELLATIONS, lambda: heard.append("news"))
+        bus.call(bus.troubleshooting.operator_retry, command_id)
+        stop()
+        assert heard
 
     def test_a_request_outlives_the_worker_that_ran_the_command(self, bus: Harness) -> None:
         command_id, registry, runs = bus.send(), HandlerRegistry(), []

@@ -172,6 +172,15 @@ class LimitsSuite:
         assert "LIMIT_REACHED" in [reason.code for reason in answer.reasons]
         assert "1 at once" in answer.summary
 
+    def test_why_names_a_rate(self, bus: Harness) -> None:
+        set_limit(bus, "mail", rate=1, per=60, burst=1)
+        send_some(bus, 1)
+        held = bus.send(DOMAIN, "mail")
+        assert take_all(bus, bus.worker()) == [0]
+        answer = bus.call(bus.bus.why, held)
+        assert "LIMIT_REACHED" in [reason.code for reason in answer.reasons]
+        assert "1 per minute" in answer.summary
+
     @pytest.mark.parametrize(
         "options",
         [
