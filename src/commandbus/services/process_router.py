@@ -171,10 +171,12 @@ class RouterLoop:
     def run(self) -> Flow[None]:
         """Until a stop is asked for and nothing is under way."""
         now = yield Await(0)
-        while not self.core.done(now):
+        while True:
             event = self._events.popleft() if self._events else events.Tick()
             for effect in self.core.handle(event, now):
                 yield from self._perform(effect)
+            if self.core.done(now):
+                break
             if self.core.stopping:
                 self._timer_at = inf
             elif self._timers_changed:
