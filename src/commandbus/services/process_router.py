@@ -186,7 +186,7 @@ class RouterLoop:
                 yield from self._keep_time(now)
             deadline = self.core.deadline()
             left = min(self._timer_at, inf if deadline is None else deadline) - now
-            now = yield Await(0.0 if self._events or left <= 0 else max(WAIT_MIN, left))
+            now = yield Await(0.0 if self._events else max(WAIT_MIN, left))
         if self.core.ending.failure is not None:
             raise bus_closed(f"router {self._name}") from self.core.ending.failure
 
@@ -268,29 +268,23 @@ class RouterLoop:
         self._ended(report)
 
     def _keep_time(self, now: float) -> Flow[None]:
-        """Look at deadlines, and learn when to look again."""
+        """Fire what is due, and learn when to look again."""
+        self._looked, limit = now, self._settings.batch_size
         try:
-            self._timer_at = now + (yield from self._look_at_timers(now))
+            due_in = yield Send(self._scope.store.next_process_due(list(self._declarations)))
+            if due_in is not None and due_in <= 0:
+                report = yield Send(fire_timers(self._scope, self._declarations, self._shard, limit))
+                self._metrics.timers += report.routed
+                self._ended(report)
+                due_in = 0.0 if report.routed else TIMER_GAP  # another router has them
         except Exception as error:  # a router outlives its failures
             self._failed("looking at deadlines", error)
             self._timer_failures += 1
-            self._timer_at = now + backoff(self._timer_failures, error, self._uniform)
+            seconds = due_in = backoff(self._timer_failures, error, self._uniform)
         else:
-            self._outage.answered()
             self._timer_failures = 0
-
-    def _look_at_timers(self, now: float) -> Flow[float]:
-        """Fire what is due; in how many seconds to look again."""
-        self._looked = now
-        due_in = yield Send(self._scope.store.next_process_due(list(self._declarations)))
-        if due_in is None or due_in > 0:
             seconds = quiet(self._scope.store, self._settings.timer_interval)
-            return seconds if due_in is None else min(seconds, due_in)
-        limit = self._settings.batch_size
-        report = yield Send(fire_timers(self._scope, self._declarations, self._shard, limit))
-        self._metrics.timers += report.routed
-        self._ended(report)
-        return 0.0 if report.routed else TIMER_GAP  # another router has them
+        self._timer_at = now + (seconds if due_in is None else min(seconds, due_in))
 
     def _ended(self, report: RouteReport) -> None:
         if report.batches:
