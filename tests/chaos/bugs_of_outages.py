@@ -12,6 +12,7 @@ from commandbus.errors import NotOpen, StoreUnavailable
 from commandbus.operations.presence import forget_worker
 from commandbus.runtimes.processes import RouterBase
 from commandbus.services.process_router import RouterLoop
+from commandbus.worker.events import ClaimFailed
 from tests.chaos.seeded import around, bug
 
 
@@ -33,13 +34,12 @@ def a_call_does_not_wait_for_a_server_that_is_away() -> None:
 
 @bug("P15", experiment="routers")
 def a_router_takes_an_outage_for_a_closed_bus() -> None:
-    def take_turn(original: Any, loop: Any, now: float) -> Any:
-        try:
-            return (yield from original(loop, now))
-        except StoreUnavailable as error:
-            raise NotOpen from error
+    def claim(original: Any, loop: Any, effect: Any) -> Any:
+        answer = yield from original(loop, effect)
+        away = isinstance(answer, ClaimFailed) and isinstance(answer.error, StoreUnavailable)
+        return ClaimFailed(NotOpen()) if away else answer
 
-    around(RouterLoop, "_round", take_turn)
+    around(RouterLoop, "_claim", claim)
 
 
 @bug("P18", experiment="routers")

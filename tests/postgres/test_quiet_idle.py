@@ -62,7 +62,7 @@ def next_statements(worker: SyncWorker) -> dict[str, float]:
     assert router is not None
     found = {"claim": worker._core._look_at - now}
     for loop in router._loops:
-        found |= {"replies": loop._claim_at - now, "deadlines": loop._timer_at - now}
+        found |= {"replies": loop.core._look_at - now, "deadlines": loop._timer_at - now}
     for prefix, runner in (("", worker._services), ("router's ", router._services)):
         for service, due in runner._due.items():
             if not isinstance(service, Looking):

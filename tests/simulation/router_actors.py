@@ -11,7 +11,6 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from commandbus.domain.failure import Failure, FailureKind
 from commandbus.domain.outcome import Canceled, Outcome, Parked, Rejected, RetryLater, Succeeded
@@ -21,15 +20,17 @@ from commandbus.operations.flows import drive
 from commandbus.operations.process_writes import TIMERS
 from commandbus.services.base import Looking, Nudged, Service
 from commandbus.services.batch_closer import BatchCloser
-from commandbus.services.process_router import RouterLoop, RouterMetrics, RouterSettings
+from commandbus.services.process_router import RouterLoop, RouterMetrics, RouterSettings, queues_of
 from commandbus.services.reclaimer import Reclaimer
 from commandbus.store.op import Op, Wake
 from commandbus.store.records import CancelRequest, Claimed, ClaimRequest
 from commandbus.store.wakeup import WakeHub
+from commandbus.worker.events import StopRequested
 from commandbus.worker.settlements import settlement_of
 from tests.simulation.oracle import Violation
 from tests.simulation.router_oracle import REFUSED
 from tests.simulation.router_processes import DECLARATIONS, DOMAIN
+from tests.support.core_invariants import check_core
 
 if TYPE_CHECKING:
     from tests.simulation.router_world import RouterWorld
@@ -97,17 +98,18 @@ class VirtualRouter(Actor):
         poll = QUIET_POLL if world.quiet else POLL
         settings = RouterSettings(1, batch, poll, TIMER_INTERVAL, LEASE)
         self.declarations = {kind: DECLARATIONS[kind] for kind in types_}
+        self.closer = BatchCloser(queues_of(self.declarations))
         self.loop = RouterLoop(
             world.scope,
+            self.hub,
             self.declarations,
             settings,
             name,
-            self._arm,
             self.metrics,
-            self._touch,
+            self.closer,
+            tell=self._tell,
             uniform=world.rng.random,
         )
-        self.closer = BatchCloser(self.loop.queues)
         reclaimer = Reclaimer(
             name,
             self.loop.queues,
@@ -118,9 +120,8 @@ class VirtualRouter(Actor):
         self.services: dict[Service, int] = {self.closer: world.now, reclaimer: world.now}
         for service in self.services:
             self.hub.subscribe(service.topic, partial(self._nudge, service))
-        self.waiter = self.hub.register(self.loop.queues, self._woken)
-        self.hub.subscribe(TIMERS, self._timers_changed)
-        self.woken = False
+        self.hub.subscribe(TIMERS, self.loop.timers_changed)
+        self.stopping = self.woken = False
         self.wait_until = 0
         self.owed: tuple[bool, Any] | None = None
         """The answer of an op that was run before the router froze."""
@@ -133,24 +134,13 @@ class VirtualRouter(Actor):
     async def _pause(self, seconds: float) -> Any:
         return await _ask(Pause(seconds))
 
-    def _arm(self) -> None:
-        self.hub.arm(self.waiter)
-
-    def _touch(self, batches: tuple[UUID, ...]) -> None:
-        self.closer.touch(batches, self.hub)
+    def _tell(self) -> None:
+        self.woken = True
 
     def _nudge(self, service: Service) -> None:
         if isinstance(service, Nudged):
             service.nudged()
         self.services[service] = self.world.now
-
-    def _woken(self, source: str, due_in: float | None) -> None:
-        self.loop.woken()
-        self.woken = True
-
-    def _timers_changed(self) -> None:
-        self.loop.timers_changed()
-        self.woken = True
 
     def hear(self, wake: Wake) -> None:
         if self.alive:
@@ -233,17 +223,22 @@ class VirtualRouter(Actor):
         try:
             self.asked = self._driven.send(answer) if good else self._driven.throw(answer)
         except StopIteration:
-            if not self.loop.stopping:
+            if not self.stopping:
                 raise Violation(f"{self.name} ended without being asked to") from None
             self.alive = False
             return
+        core = self.loop.core
+        check_core(core)
+        if core.stopping and isinstance(self.asked, Ask) and _named(self.asked) == "claim":
+            raise Violation(f"P18: {self.name} claims while it stops")
         if isinstance(self.asked, Pause):
             self.wait_until = self.world.now + max(0, round(self.asked.seconds * SECOND))
 
     def stop(self) -> None:
         """End in order, as in a deployment."""
         self.world.log(self.name, "is asked to stop")
-        self.loop.stopping = self.woken = True
+        self.stopping = True
+        self.loop.post(StopRequested(0.0))
 
     def crash(self) -> None:
         super().crash()

@@ -17,7 +17,7 @@ from commandbus.errors import DuplicateProcessError, InvalidOperationError
 from commandbus.operations import canceling, processes, routing, troubleshooting
 from commandbus.operations.scope import Scope
 from commandbus.settings import BusSettings
-from commandbus.store import replies
+from commandbus.store import outage, replies
 from commandbus.store.op import Log, Op, Wake, commits_by_itself, drive
 from commandbus.store.records import ClaimReply, ClaimRequest
 from commandbus.worker.backoff import BACKOFF_MAX
@@ -301,7 +301,7 @@ class RouterWorld:
             actor.hear(wake)
         if not self.workers:
             self.start_worker()
-        if self.rng.random() < 0.5 or any(router.loop.stopping for router in self.routers):
+        if self.rng.random() < 0.5 or any(router.stopping for router in self.routers):
             self._deploy()
         if not self.routers:
             self.start_router(of_all=True)
@@ -314,7 +314,10 @@ class RouterWorld:
         for router in self.routers:
             router.stop()
         while self.routers:
-            self._turn()
+            if not self._turn():
+                if not all(router.loop.held for router in self.routers):
+                    raise Violation("a router that holds nothing does not stop at once")
+                self.now = max(self.now, min(router.next_moment() for router in self.routers))
             self._bury()
         until = self.now + int(self.rng.random() * 15 * SECOND)
         while self._turn() or self.now < until:
@@ -372,8 +375,10 @@ class RouterWorld:
 def simulate_routers(seed: int, trace: list[str] | None = None) -> RouterWorld:
     """Run one scenario; raises Violation when a promise is broken."""
     world = RouterWorld(seed, trace)
-    quiet = mock.patch.object(routing.logger, "disabled", True)  # a line for each fault is no news
-    with quiet, mock.patch.object(replies, "new_id", world.new_id):
+    # A line for each fault is no news.
+    quiet = mock.patch.object(routing.logger, "disabled", True)
+    silent = mock.patch.object(outage.logger, "disabled", True)
+    with quiet, silent, mock.patch.object(replies, "new_id", world.new_id):
         for number in range(world.rng.randint(STEPS_MIN, STEPS_MAX)):
             world.step()
             if number % 40 == 0:

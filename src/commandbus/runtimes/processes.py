@@ -8,6 +8,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 from uuid import UUID
 
@@ -42,7 +43,7 @@ from commandbus.settings import SHUTDOWN_SECONDS, VERSION
 from commandbus.store.op import Op
 from commandbus.store.outage import outage_of
 from commandbus.store.process_list import this_process
-from commandbus.store.wakeup import Waiter
+from commandbus.worker.events import StopRequested
 from commandbus.worker.health import HealthStatus
 from commandbus.worker.recordings import recordings_beside, witness_of
 
@@ -192,7 +193,7 @@ class RouterBase(ABC, Generic[Bus]):
         self.recorder = os.environ.get("COMMANDBUS_RECORDER") or None
         """The folder of the flight recorders, as `WorkerSettings` has it: a router that takes back what
         a dead worker held asks them what had begun."""
-        self._giving_up: threading.Timer | None = None
+        self._giving_up: threading.Event | None = None
         self._stop_early: bool | None = None
 
     @property
@@ -215,7 +216,6 @@ class RouterBase(ABC, Generic[Bus]):
                 raise InvalidOperationError(f"Router {self.name} runs already; make another one.")
             self._bus.engine.check_open()
             self._set_up()
-            self._waiters: list[Waiter] = []
             self._closer = BatchCloser(self._queues)
             self._forget = self._bus.hub.subscribe(TIMERS, self._timers_changed)
             self._loops = [self._loop(number) for number in range(self.settings.concurrency)]
@@ -232,31 +232,19 @@ class RouterBase(ABC, Generic[Bus]):
         """Make what a runtime needs to reach its loops."""
 
     def _loop(self, number: int) -> RouterLoop:
-        hub, waiters = self._bus.hub, self._waiters
-
-        def arm() -> None:
-            hub.arm(waiters[number])
-
-        loop = RouterLoop(
+        return RouterLoop(
             self._bus.scope,
+            self._bus.hub,
             self.declarations,
             self.settings,
             self.name,
-            arm,
             self._metrics,
-            lambda batches: self._closer.touch(batches, hub),
-            number,
+            self._closer,
+            outage=outage_of(self._bus.engine.url),
             health=self.health_status,
+            number=number,
+            tell=partial(self._tell, number),
         )
-
-        def woken(source: str, _: float | None) -> None:
-            loop.woken()
-            if source not in ("notify", "chain"):
-                loop.timers_changed()
-            self._tell(number)
-
-        waiters.append(hub.register(loop.queues, woken))
-        return loop
 
     def _make_services(self) -> list[Service]:
         """What every worker runs beside its handlers, as far as a router needs it."""
@@ -296,9 +284,8 @@ class RouterBase(ABC, Generic[Bus]):
         """Let a loop look again; from any thread."""
 
     def _timers_changed(self) -> None:
-        for number, loop in enumerate(self._loops):
+        for loop in self._loops:
             loop.timers_changed()
-            self._tell(number)
 
     def _stop(self) -> bool:
         """Ask the loops to end, from any thread or signal handler; whether there are any. A stop before
@@ -311,14 +298,19 @@ class RouterBase(ABC, Generic[Bus]):
         return self.is_running
 
     def _ask_to_stop(self) -> None:
-        for number, loop in enumerate(self._loops):
-            loop.stopping = True
-            self._tell(number)
+        for loop in self._loops:
+            loop.post(StopRequested(0.0))
         if self._loops and self._giving_up is None:
-            # Transactions under way may take as long as handlers may; then the store is given up.
-            self._giving_up = threading.Timer(SHUTDOWN_SECONDS, self._bus.engine.cut, [CUT_SECONDS])
-            self._giving_up.daemon = True
-            self._giving_up.start()
+            self._giving_up = threading.Event()
+            threading.Thread(target=self._give_up, args=(self._giving_up,), daemon=True).start()
+
+    def _give_up(self, over: threading.Event) -> None:
+        """Transactions under way may take as long as handlers may. Then the store is given up, again
+        and again: a statement may have begun just before."""
+        seconds = SHUTDOWN_SECONDS
+        while not over.wait(seconds):
+            self._bus.engine.cut(CUT_SECONDS)
+            seconds = CUT_SECONDS / 4
 
     def _let_go(self) -> None:
         """The loops have ended; blocks for a moment at most."""
@@ -328,9 +320,9 @@ class RouterBase(ABC, Generic[Bus]):
         farewell = forget_worker(self._bus.scope, self.name)
         attempt(lambda: engine.service_session.run(farewell), budget.left())
         if self._giving_up is not None:
-            self._giving_up.cancel()
+            self._giving_up.set()
             self._giving_up = None
         self._forget()
-        for waiter in self._waiters:
-            self._bus.hub.unregister(waiter)
+        for loop in self._loops:
+            self._bus.hub.unregister(loop.waiter)
         self._loops = []

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from math import inf
-from typing import Any
-from uuid import UUID
+from typing import Any, assert_never
 
 import msgspec
 
@@ -26,17 +26,21 @@ from commandbus.errors import ConfigurationError, NotOpen, StoreUnavailable
 from commandbus.operations.evidence import Declarations
 from commandbus.operations.routing import RouteReport, fire_timers, park_reply, route, unsettled
 from commandbus.operations.scope import Await, Flow, Scope, Send
-from commandbus.store.records import Claimed, ClaimRequest
+from commandbus.services.batch_closer import BatchCloser
+from commandbus.settings import WorkerSettings
+from commandbus.store.outage import Outage
+from commandbus.store.records import Claimed, ClaimRequest, Settlement, SettleReport
 from commandbus.store.session import bus_closed
 from commandbus.store.sessions import quiet
+from commandbus.store.wakeup import WakeHub
+from commandbus.worker import effects, events
 from commandbus.worker.backoff import backoff
+from commandbus.worker.core import WorkerCore
 from commandbus.worker.health import HealthStatus
-from commandbus.worker.pace import fallback
+from commandbus.worker.settlements import completed
 
 logger = logging.getLogger("commandbus.processes")
 
-SWEEP_SECONDS = 1.0
-"""How often due work is promoted and expired leases are taken back while there is work."""
 WAIT_MIN = 0.001
 TIMER_GAP = 0.1
 """Deadlines that are announced in quick succession are looked at together, so many seconds apart."""
@@ -101,192 +105,215 @@ def queues_of(declarations: Declarations) -> tuple[str, ...]:
 
 
 class RouterLoop:
-    """One loop of a router; a router may have several, of which the first keeps time."""
+    """One loop of a router; a router may have several, of which the first keeps time.
+
+    It is a shell of the worker core that does one thing after another. The core decides when to claim,
+    to wait, to try again and to end, as for a worker with one slot, in which a batch of replies is one
+    run. What it starts has ended at once, and what it settles is routed, because the transaction that
+    routes replies also settles them.
+    """
 
     def __init__(
         self,
         scope: Scope,
+        hub: WakeHub,
         declarations: Declarations,
         settings: RouterSettings,
         name: str,
-        arm: Callable[[], None],
         metrics: RouterMetrics,
-        touch: Callable[[tuple[UUID, ...]], object] = lambda batches: None,
-        number: int = 0,
-        uniform: Callable[[], float] = random.random,
+        closer: BatchCloser,
+        *,
+        outage: Outage | None = None,
         health: HealthStatus | None = None,
+        number: int = 0,
+        tell: Callable[[], object] = lambda: None,
+        uniform: Callable[[], float] = random.random,
     ) -> None:
-        self._scope = scope
-        self._declarations = declarations
-        self._settings = settings
-        self._name = name
+        self._scope, self._hub, self._declarations = scope, hub, declarations
+        self._settings, self._name, self._metrics = settings, name, metrics
         self._shard = f"{name}-{number}" if number else name
-        self._arm = arm
-        self._metrics = metrics
-        self._touch = touch
-        """Processes of these batches have ended."""
-        self._uniform = uniform
+        self._closer, self._outage = closer, outage or Outage()
         self._health = health or HealthStatus()
-        self._prefix = f"loop {number} " if number else ""
-        self._queues = queues_of(declarations)
-        self._claim_at = self._swept = self._looked = -inf
+        self._tell, self._uniform = tell, uniform
+        self.queues = queues_of(declarations)
+        slots = WorkerSettings(
+            concurrency=1,
+            prefetch=0,
+            poll_interval=settings.poll_interval,
+            visibility_timeout=settings.visibility_timeout,
+        )
+        self.core = WorkerCore(slots, uniform=uniform)
+        self._events = deque[events.Event]()
+        self._stopping = False
+        self._in_doubt = False
+        """Whether a transaction with some of what is unsettled may have been committed."""
+        self._looked, self._timer_failures = -inf, 0
         self._keeps_time = number == 0
         self._timer_at = -inf if self._keeps_time else inf
-        self._woken = self._timers_changed = False
-        self._held: list[Claimed] = []
-        """Replies under lease whose transaction has not succeeded yet."""
-        self._in_doubt = False
-        """Whether a transaction with them may have been committed."""
-        self.stopping = False
-
-    @property
-    def queues(self) -> tuple[str, ...]:
-        return self._queues
+        self._timers_changed = False
+        self.waiter = hub.register(self.queues, self._woken)
 
     @property
     def held(self) -> int:
-        return len(self._held)
+        """Replies under lease."""
+        return self.core.held + len(self.core.unsettled) + len(self.core.settling)
 
-    def woken(self) -> None:
-        """There may be replies; from any thread."""
-        self._woken = True
+    def post(self, event: events.Event) -> None:
+        """Let the core know; from any thread. A stop comes before all else."""
+        if isinstance(event, events.StopRequested):
+            self._stopping = True
+            self._events.appendleft(event)
+        else:
+            self._events.append(event)
+        self._tell()
+
+    def _woken(self, source: str, due_in: float | None) -> None:
+        if source not in ("notify", "chain"):
+            self.timers_changed()
+        self.post(events.Woken(source, due_in))
 
     def timers_changed(self) -> None:
         """There may be an earlier deadline; from any thread."""
         self._timers_changed = self._keeps_time
+        self._tell()
 
     def run(self) -> Flow[None]:
-        """Until `stopping`: take what is there, let time pass, wait when there is nothing."""
-        failures = 0
-        while not self.stopping:
-            now = yield Await(0)
-            try:
-                idle = yield from self._round(now)
-                if failures:
-                    logger.warning("router %s goes on after %d failures", self._name, failures)
-                failures = 0
-            except NotOpen as error:
-                if not self.stopping:
-                    raise bus_closed(f"router {self._name}") from error
-                return
-            except Exception as error:  # a router outlives its failures; what it holds is tried again
-                failures += 1
-                self._metrics.failures += 1
-                level = logging.WARNING if failures == 1 else logging.DEBUG
-                logger.log(level, "router %s failed, trying again: %s", self._name, error)
-                idle = backoff(failures, error, self._uniform)
-            if idle > 0 and not self.stopping:
-                yield Await(idle)
+        """Until a stop is asked for and nothing is under way."""
+        now = yield Await(0)
+        while True:
+            event = self._events.popleft() if self._events else events.Tick()
+            for effect in self.core.handle(event, now):
+                yield from self._perform(effect)
+            if self.core.done(now):
+                break
+            if self._stopping or self.core.stopping:
+                self._timer_at = inf
+            elif self._timers_changed:
+                self._timers_changed = False
+                self._timer_at = min(self._timer_at, self._looked + TIMER_GAP)
+            if now >= self._timer_at:
+                yield from self._keep_time(now)
+            deadline = self.core.deadline()
+            left = min(self._timer_at, inf if deadline is None else deadline) - now
+            now = yield Await(0.0 if self._events else max(WAIT_MIN, left))
+        if self.core.ending.failure is not None:
+            raise bus_closed(f"router {self._name}") from self.core.ending.failure
 
-    def _round(self, now: float) -> Flow[float]:
-        """One turn; returns how long to wait before the next."""
-        if self._held or self._woken or now >= self._claim_at:
-            yield from self._take(now)
-        if self._timers_changed:
-            self._timers_changed = False
-            self._timer_at = min(self._timer_at, self._looked + TIMER_GAP)
-        if now >= self._timer_at:
-            yield from self._look_at_timers(now)
-        left = min(self._claim_at, self._timer_at) - now
-        return 0.0 if self._woken or left <= 0 else max(WAIT_MIN, left)
+    def _perform(self, effect: effects.Effect) -> Flow[None]:
+        match effect:
+            case effects.Claim():
+                self._events.append((yield from self._claim(effect)))
+            case effects.Start(claimed):
+                self._events.append(events.Finished([completed(one, 0) for one in claimed]))
+            case effects.Settle(batch):
+                self._events.append((yield from self._settle(batch)))
+            case effects.Withdraw():
+                self._events.append(events.Withdrawn([]))
+            case effects.PassOn(domains):
+                for queue in self.queues if domains is None else domains:
+                    self._hub.wake(queue, None, "chain", besides=self.waiter)
+            case effects.Forget() | effects.Interrupt():
+                pass  # leases are not renewed, and nothing runs between two effects
+            case _:
+                assert_never(effect)
 
-    def _take(self, now: float) -> Flow[None]:
-        """Route what is held, or what a claim finds."""
-        self._claim_at = -inf
-        if not self._held and not (yield from self._find(now)):
-            return
-        with self._watched("routing"):
-            if self._in_doubt:
-                self._held = yield unsettled(self._scope, self._held)
-            if self._held:
-                self._in_doubt = True
-                yield from self._route()
-        self._in_doubt = False
-
-    def _find(self, now: float) -> Flow[bool]:
-        """Claim; whether there was anything. If not, the next claim has time."""
-        sweep = now - self._swept >= SWEEP_SECONDS
-        self._woken = False
-        self._arm()
-        with self._watched("claim"):
-            reply = yield Send(self._claim(sweep))
-        self._held = list(reply.claimed)
-        self._swept = now if sweep else self._swept
-        if self._held:
-            return True
-        self._metrics.empty += 1
-        if not sweep:
-            # Only a claim that swept proves that there is nothing.
-            self._swept = -inf
-        else:
-            seconds = fallback(self._settings.poll_interval, hears=reply.hears)
-            if reply.next_due_in is not None:
-                seconds = min(seconds, max(WAIT_MIN, reply.next_due_in))
-            self._claim_at = now + seconds
-        return False
-
-    def _route(self) -> Flow[None]:
-        """Everything that is held, in one transaction; when that is refused, one by one, so that what
-        cannot be routed does not hold up the others."""
+    def _claim(self, claim: effects.Claim) -> Flow[events.ClaimAnswered | events.ClaimFailed]:
+        self._hub.arm(self.waiter)
+        limit, suspects = self._settings.batch_size, claim.suspects
+        request = ClaimRequest(
+            self.queues,
+            limit,
+            self._name,
+            self._settings.visibility_timeout,
+            claim.sweep,
+            idle=claim.idle,
+            skip_sweep=claim.skip_sweep,
+            suspects=suspects and msgspec.structs.replace(suspects, room=limit),
+        )
         try:
-            yield from self._route_some(self._held)
+            with self._watched("claim"):
+                reply = yield Send(self._scope.store.claim(request))
+        except Exception as error:  # whatever it is, the core decides
+            self._failed("claim", error)
+            return events.ClaimFailed(error)
+        self._outage.answered()
+        self._metrics.empty += not reply.claimed
+        return events.ClaimAnswered(reply, limit)
+
+    def _settle(self, batch: list[Settlement]) -> Flow[events.Settled | events.SettleFailed]:
+        """Route all of it in one transaction. When that is refused, the core tries them one by one, so
+        that what cannot be routed does not hold up the others."""
+        # What was claimed again when its lease had ended is there under both: the last one counts.
+        newest = {one.seq: one.claimed for one in batch if one.claimed is not None}
+        claimed = list(newest.values())
+        try:
+            with self._watched("routing"):
+                if given_back := [one for one in batch if one.claimed is None]:
+                    yield Send(self._scope.store.settle(given_back))
+                if self._in_doubt:
+                    claimed = yield unsettled(self._scope, claimed)
+                if claimed:
+                    yield from self._route(claimed)
+        except Exception as error:  # as above
+            self._failed("routing", error)
+            passing = isinstance(error, StoreUnavailable)
+            self._in_doubt |= passing
+            return events.SettleFailed(error, passing)
+        self._outage.answered()
+        self._in_doubt &= bool(self.core.unsettled)
+        return events.Settled(SettleReport())
+
+    def _route(self, claimed: list[Claimed]) -> Flow[None]:
+        try:
+            report = yield Send(route(self._scope, self._declarations, claimed, self._shard))
         except (StoreUnavailable, NotOpen):
             raise
         except Exception as error:  # a mistake that one of them brings along
             logger.exception("router %s could not route a batch", self._name)
-            if len(self._held) == 1:
-                yield Send(park_reply(self._scope, self._held[0], error))
-                self._held = []
-            while self._held:
-                first, *rest = self._held
-                try:
-                    yield from self._route_some([first])
-                except (StoreUnavailable, NotOpen):
-                    raise
-                except Exception as own:  # this one
-                    yield Send(park_reply(self._scope, first, own))
-                self._held = rest
-        self._held = []
-
-    def _route_some(self, claimed: list[Claimed]) -> Flow[None]:
-        report = yield Send(route(self._scope, self._declarations, claimed, self._shard))
+            if len(claimed) > 1:
+                raise
+            yield Send(park_reply(self._scope, claimed[0], error))
+            return
         self._metrics.batches += 1
         self._metrics.routed += report.routed
         self._ended(report)
 
-    def _claim(self, sweep: bool) -> Any:
-        request = ClaimRequest(
-            self._queues,
-            self._settings.batch_size,
-            self._name,
-            self._settings.visibility_timeout,
-            sweep,
-        )
-        return self._scope.store.claim(request)
-
-    def _look_at_timers(self, now: float) -> Flow[None]:
-        """Fire what is due, and learn when the next is."""
-        types = list(self._declarations)
+    def _keep_time(self, now: float) -> Flow[None]:
+        """Fire what is due, and learn when to look again."""
         self._looked = now
-        while True:
+        try:
             with self._watched("deadline check"):
-                due_in = yield Send(self._scope.store.next_process_due(types))
-                if due_in is None or due_in > 0 or self.stopping:
-                    break
-                limit = self._settings.batch_size
-                report = yield Send(fire_timers(self._scope, self._declarations, self._shard, limit))
-            self._metrics.timers += report.routed
-            self._ended(report)
-            if not report.routed:  # another router has them
-                due_in = TIMER_GAP
-                break
-        seconds = quiet(self._scope.store, self._settings.timer_interval)
+                due_in = yield from self._fire()
+        except Exception as error:  # a router outlives its failures
+            self._failed("looking at deadlines", error)
+            self._timer_failures += 1
+            seconds = due_in = backoff(self._timer_failures, error, self._uniform)
+        else:
+            self._timer_failures = 0
+            seconds = quiet(self._scope.store, self._settings.timer_interval)
         self._timer_at = now + (seconds if due_in is None else min(seconds, due_in))
 
+    def _fire(self) -> Flow[float | None]:
+        """Let happen what is due; in how many seconds the next deadline is, if there is one."""
+        due_in: float | None
+        due_in = yield Send(self._scope.store.next_process_due(list(self._declarations)))
+        if due_in is None or due_in > 0:
+            return due_in
+        limit = self._settings.batch_size
+        report = yield Send(fire_timers(self._scope, self._declarations, self._shard, limit))
+        self._metrics.timers += report.routed
+        self._ended(report)
+        return 0.0 if report.routed else TIMER_GAP  # another router has them
+
     def _watched(self, what: str) -> AbstractContextManager[None]:
-        """Tell the router's health how it goes; each loop has a row of its own."""
-        return self._health.watched(self._prefix + what)
+        """Tell the router's health how it goes; each loop for itself."""
+        return self._health.watched(what if self._keeps_time else f"{self._shard} {what}")
 
     def _ended(self, report: RouteReport) -> None:
         if report.batches:
-            self._touch(report.batches)
+            self._closer.touch(report.batches, self._hub)
+
+    def _failed(self, what: str, error: Exception) -> None:
+        if not isinstance(error, NotOpen):
+            self._metrics.failures += 1
+            self._outage.failed(f"{what} of router {self._name}", error, logger)

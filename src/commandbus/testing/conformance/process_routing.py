@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
 from commandbus.domain.command import SendRequest
@@ -13,16 +16,56 @@ from commandbus.errors import InvalidOperationError, StoreUnavailable
 from commandbus.operations.routing import route
 from commandbus.operations.scope import Await, Send
 from commandbus.runtimes.probes import livez, readyz
+from commandbus.services.batch_closer import BatchCloser
 from commandbus.services.process_router import RouterLoop, RouterMetrics, router_settings
 from commandbus.store.op import Op, Statement
 from commandbus.store.records import ClaimRequest
+from commandbus.store.suspects import LAST_CHANCE, NONE
+from commandbus.store.wakeup import WakeHub
 from commandbus.testing.conformance.helpers import registry_of, require, spy_on, together
 from commandbus.testing.handlers import Recorder
 from commandbus.testing.harness import Harness
 from commandbus.testing.sagas import DOMAIN, BookTrip, Parallel, Sagas, Trip
 from commandbus.testing.waiting import eventually
+from commandbus.worker.events import StopRequested
+from commandbus.worker.pace import SWEEP_INTERVAL
 
 T = TypeVar("T")
+
+
+def loop_of(sagas: Sagas) -> RouterLoop:
+    """The loop of a router that no runtime runs."""
+    scope, settings = sagas.bus.bus.scope, router_settings(1, 100, 60, 60, 30)
+    metrics, closer = RouterMetrics(), BatchCloser(())
+    return RouterLoop(scope, WakeHub(), sagas.declarations, settings, "by hand", metrics, closer)
+
+
+def carry(
+    bus: Harness, loop: RouterLoop, after: dict[str, Callable[[], Exception | None]] | None = None
+) -> list[str]:
+    """Carry a loop on until it ends or has nothing to do; returns the names of the ops that it ran.
+    `after` an op of some name something happens; an error reaches the loop instead of the answer. Each
+    turn takes so long that the next claim looks at leases, too."""
+    flow, now, names = loop.run(), 0.0, list[str]()
+    with suppress(StopIteration):
+        asked = next(flow)
+        while not (isinstance(asked, Await) and asked.seconds > 1):
+            if isinstance(asked, Await):
+                now += asked.seconds + SWEEP_INTERVAL
+                asked = flow.send(now)
+                continue
+            op = asked.op if isinstance(asked, Send) else asked
+            names.append(getattr(op, "__name__", ""))
+            answer: Any = None
+            error: Exception | None = None
+            try:
+                answer = bus.run(op)
+            except StoreUnavailable as failure:
+                error = failure
+            if after and names[-1] in after:
+                error = after[names[-1]]() or error
+            asked = flow.send(answer) if error is None else flow.throw(error)
+    return names
 
 
 class RoutingSuite:
@@ -40,24 +83,47 @@ class RoutingSuite:
         sagas = Sagas(bus, BookTrip)
         process_id = sagas.start()
         sagas.end("book_hotel", "Grand")
-        settings = router_settings(1, 100, 60, 60, 30)
-        arm = lambda: None  # noqa: E731
-        loop = RouterLoop(bus.bus.scope, sagas.declarations, settings, "cut", arm, RouterMetrics())
-        flow, asked, routings = loop.run(), None, 0
-        asked = next(flow)
-        while not (isinstance(asked, Await) and asked.seconds > 1):
-            if isinstance(asked, Await):
-                asked = flow.send(0.0)
-                continue
-            op = asked.op if isinstance(asked, Send) else asked
-            routes = getattr(op, "__name__", "") == "route"
-            answer = bus.run(op)
-            routings += routes
-            cut = routes and routings == 1
-            asked = flow.throw(StoreUnavailable("cut after the commit")) if cut else flow.send(answer)
-        assert routings == 1
+        cut = [StoreUnavailable("cut after the commit")]
+        carried = carry(bus, loop_of(sagas), {"route": lambda: cut.pop() if cut else None})
+        assert carried.count("route") == 1
         assert "REPLY_IGNORED hotel" not in sagas.happened(process_id)
         assert sagas.get(process_id).current_steps == ["car"]
+
+    def test_replies_that_a_claim_finds_during_a_stop_go_back(self, bus: Harness) -> None:
+        sagas = Sagas(bus, BookTrip)
+        process_id = sagas.start()
+        sagas.end("book_hotel", "Grand")
+        loop = loop_of(sagas)
+        assert "route" not in carry(bus, loop, {"claim": lambda: loop.post(StopRequested(0.0))})
+        assert sagas.route() == 1, "it waits for no lease"
+        assert sagas.get(process_id).current_steps == ["car"]
+
+    def test_a_reply_whose_lease_ends_before_it_is_routed_counts_once(self, bus: Harness) -> None:
+        """The router itself claims it again, so it is there under two leases, of which one counts."""
+        sagas = Sagas(bus, BookTrip)
+        process_id = sagas.start()
+        sagas.end("book_hotel", "Grand")
+        with spy_on(bus.store, "lock_processes", StoreUnavailable("gone")):
+            carried = carry(bus, loop_of(sagas), {"route": lambda: bus.advance(31)})
+        assert carried.count("route") == 2
+        assert sagas.get(process_id).current_steps == ["car"]
+
+    def test_a_reply_whose_routers_died_twice_is_routed_alone(self, bus: Harness) -> None:
+        """What kills routers takes no other reply with it when it is parked."""
+        sagas = Sagas(bus, BookTrip)
+        ids = sagas.start_many([Trip(), Trip()])
+        for _ in ids:
+            sagas.end("book_hotel", "Grand")
+        for _ in range(LAST_CHANCE):
+            doomed = ClaimRequest(("book_trip.replies",), 10, "doomed", 30.0)
+            assert len(bus.run(bus.store.claim(doomed)).claimed) == 2
+            bus.advance(31)
+            assert not bus.run(bus.store.claim(msgspec.structs.replace(doomed, suspects=NONE))).claimed
+        left: list[int] = []
+        look = lambda: left.append(bus.stats("book_trip.replies").ready)  # noqa: E731
+        assert carry(bus, loop_of(sagas), {"route": look}).count("route") == 2
+        assert left == [1, 0], "the other one is not even under lease"
+        assert [sagas.get(one).current_steps for one in ids] == [["car"], ["car"]]
 
     def test_a_router_and_a_worker_carry_it_out(self, bus: Harness) -> None:
         hotel, car = Recorder(result="Grand"), Recorder()
