@@ -7,7 +7,7 @@
 
 PYTHON ?=
 # Neighbours stay in one worker, so that servers, browsers and wheels of a module are made once.
-PYTEST_ARGS ?= -n 3 --dist worksteal -q
+PYTEST_ARGS ?= -n 4 --dist worksteal -q
 SEEDS ?= 1000
 SEED ?= 1
 EXAMPLES ?= 2000

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import http.client
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 import pytest
 
@@ -59,29 +62,45 @@ def test_a_thousand_half_requests_hold_up_no_probe_and_take_no_threads(probes: P
         assert len(probes._server._requests) <= small_http.CONNECTIONS_MAX
 
 
+FLOOD = """
+import socket, sys, threading
+
+def flood():
+    while True:
+        many = [socket.socket() for _ in range(50)]
+        for one in many:
+            try:
+                one.settimeout(10)
+                one.connect(("127.0.0.1", int(sys.argv[1])))
+                one.sendall(b"GET /livez HTTP/1.1\\r\\n\\r\\n")
+            except OSError:
+                continue
+        print("a round is over", flush=True)
+        for one in many:
+            one.close()
+
+flooding = [threading.Thread(target=flood) for _ in range(3)]
+[thread.start() for thread in flooding]
+"""
+
+
 def test_a_flood_of_whole_requests_does_not_crowd_out_an_orchestrator(probes: ProbeServer) -> None:
     """An orchestrator restarts a worker after three probes without an answer."""
-    over = threading.Event()
+    command = [sys.executable, "-c", FLOOD, str(probes.port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as flood:
+        assert flood.stdout is not None
+        flood.stdout.readline()
+        threading.Thread(target=flood.stdout.read, daemon=True).start()
+        answers = [asked_later(probes, "/livez", seconds=3) for _ in range(20)]
+        flood.kill()
+    assert not any(answers[n : n + 3] == [None] * 3 for n in range(18)), answers
+    assert answers.count(200) >= 10, answers
 
-    def flood() -> None:
-        while not over.is_set():
-            with suppress(OSError), ExitStack() as many:
-                for _ in range(50):
-                    one = socket.create_connection(("127.0.0.1", probes.port), 10)
-                    many.enter_context(one).sendall(b"GET /livez HTTP/1.1\r\n\r\n")
 
-    flooding = [threading.Thread(target=flood, daemon=True) for _ in range(3)]
-    for thread in flooding:
-        thread.start()
-    try:
-        # The flood is in this process, too: it gets more than the second of an orchestrator.
-        answers = [asked(probes, "/livez", seconds=3) for _ in range(30)]
-    finally:
-        over.set()
-        for thread in flooding:
-            thread.join(20)
-    assert not any(answers[n : n + 3] == [None] * 3 for n in range(28)), answers
-    assert answers.count(200) >= 15, answers
+def asked_later(server: ProbeServer, path: str, seconds: float) -> int | None:
+    """With a pause before, as orchestrators make one, though a longer one."""
+    time.sleep(0.05)
+    return asked(server, path, seconds)
 
 
 def asked(server: ProbeServer, path: str, seconds: float = 1) -> int | None:

@@ -25,6 +25,8 @@ REQUEST_BYTES_MAX = 8_192
 CONNECTIONS_MAX = 128
 WAITING_MAX = 32
 """Complete requests of one path that may wait for their answer; more are closed."""
+TURN_SECONDS = 0.1
+"""How long a path that is behind is waited for before a request of it is closed."""
 
 Response = tuple[int, str, str]
 """Status, content type and body."""
@@ -136,6 +138,8 @@ class _Answering:
     def __init__(self, name: str, answer: Callable[[], Response]) -> None:
         self._answer = answer
         self._orders: queue.Queue[tuple[socket.socket, bool] | None] = queue.Queue()
+        self._goes_on = threading.Event()
+        """Set when a request was taken after the last one that was waited for."""
         self._thread = threading.Thread(
             target=self._run, name=f"commandbus-probe-{name.strip('/')}", daemon=True
         )
@@ -144,13 +148,26 @@ class _Answering:
         self._thread.start()
 
     def put(self, order: tuple[socket.socket, bool] | None) -> None:
-        if order is not None and self._orders.qsize() >= WAITING_MAX:
+        if order is not None and self._is_full():
             order[0].close()
             return
         self._orders.put(order)
 
+    def _is_full(self) -> bool:
+        """A flood comes in faster than threads take turns, so this one is waited for; but not again
+        while one answer takes longer, which would hold up the other paths."""
+        if self._orders.qsize() >= WAITING_MAX and self._goes_on.is_set():
+            self._goes_on.clear()
+            self._goes_on.wait(TURN_SECONDS)
+        return self._orders.qsize() >= WAITING_MAX
+
+    def _take(self) -> tuple[socket.socket, bool] | None:
+        order = self._orders.get()
+        self._goes_on.set()
+        return order
+
     def _run(self) -> None:
-        while (order := self._orders.get()) is not None:
+        while (order := self._take()) is not None:
             answers: dict[bool, bytes] = {}
             for connection, is_get in [order, *self._others_waiting()]:
                 if is_get not in answers:
@@ -162,7 +179,7 @@ class _Answering:
 
     def _others_waiting(self) -> Iterator[tuple[socket.socket, bool]]:
         for _ in range(self._orders.qsize()):
-            if (order := self._orders.get()) is None:
+            if (order := self._take()) is None:
                 self._orders.put(None)
                 return
             yield order
