@@ -227,9 +227,12 @@ class VirtualRouter(Actor):
                 raise Violation(f"{self.name} ended without being asked to") from None
             self.alive = False
             return
-        core = self.loop.core
-        check_core(core)
-        if core.stopping and isinstance(self.asked, Ask) and _named(self.asked) == "claim":
+        check_core(self.loop.core)
+        if (
+            (self.stopping or self.loop.core.stopping)
+            and isinstance(self.asked, Ask)
+            and _named(self.asked) == "claim"
+        ):
             raise Violation(f"P18: {self.name} claims while it stops")
         if isinstance(self.asked, Pause):
             self.wait_until = self.world.now + max(0, round(self.asked.seconds * SECOND))

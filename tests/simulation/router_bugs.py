@@ -203,7 +203,7 @@ def steps_are_undone_in_the_order_in_which_they_were_done(patch: pytest.MonkeyPa
 
 @bug
 def a_step_that_was_not_in_time_is_not_undone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decisions, "_DONE", frozenset({StepStatus.COMPLETED}))
+    patch.setattr(decisions, "DONE", frozenset({StepStatus.COMPLETED}))
 
 
 @bug

@@ -11,7 +11,6 @@ from tests.simulation.runner import replay, run_seeds
 SEEDS = 60
 SEEDS_PER_BUG = 400
 RARE = {
-    "one_request_stands_for_an_operator_and_a_process": 506,
     "a_run_that_an_operator_ends_for_a_canceled_process_has_no_actor": 2572,
 }
 """Seeds to begin with, for bugs that few interleavings show."""

@@ -36,6 +36,19 @@ def test_no_command_is_the_reason_while_its_worker_asks_without_an_answer(tmp_pa
         assert not loss.excused
 
 
+def test_short_outages_one_after_another_are_not_one_long_one() -> None:
+    outage = Outage()
+    for _ in range(4):
+        outage.failed("claim", StoreUnavailable("refused"), logging.getLogger())
+        assert outage.since is not None
+        outage.since -= 4.0
+        outage.answered()
+        began, ended = outage._last
+        outage._last = began - 1.0, ended - 1.0
+    assert outage.lasted(4.0, BACK_SECONDS)
+    assert not outage.lasted(5.0, BACK_SECONDS)
+
+
 def test_where_no_recorder_can_be_read_an_outage_of_this_process_excuses_others() -> None:
     outage = Outage()
     witness = witness_of(None, outage, 30.0)

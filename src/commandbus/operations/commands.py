@@ -31,7 +31,7 @@ from commandbus.errors import (
 )
 from commandbus.operations.scope import Scope
 from commandbus.store.batching import TOPIC as BATCHES
-from commandbus.store.op import Op, Wake
+from commandbus.store.op import Op
 from commandbus.store.records import Capacity, CommandFilter
 from commandbus.store.replies import reply_command
 
@@ -139,7 +139,7 @@ def reply_to_sender(scope: Scope, domain: str, command_id: UUID) -> Op[None]:
     """Tell the sender how a command ended that no worker ended; in the same transaction."""
     record = (yield from scope.store.find(command_id, domain))[0]
     if record.batch_id is not None:
-        yield Wake(BATCHES)
+        yield from scope.store.announce(BATCHES)
     outcome = reply_outcome(record.status)
     if record.reply_to is None or outcome is None:
         return

@@ -16,6 +16,7 @@ from commandbus.domain.batch import BatchCounts
 from commandbus.domain.lifecycle import PARKED
 from commandbus.domain.names import as_text
 from commandbus.domain.page import LIMIT_MAX
+from commandbus.domain.process.decisions import DONE, UNDONE
 from commandbus.domain.process.values import (
     Parent,
     ProcessError,
@@ -31,7 +32,7 @@ from commandbus.operations.process_writes import Work, control, decode_progress,
 from commandbus.operations.processes import ProcessRef, id_of, require_going
 from commandbus.operations.scope import Scope
 from commandbus.store.batching import TOPIC as BATCHES
-from commandbus.store.op import Op, Wake
+from commandbus.store.op import Op
 from commandbus.store.processes import ProcessEventRow, ProcessRow
 from commandbus.store.records import CommandFilter, OperatorAction
 
@@ -86,7 +87,7 @@ def end_process(scope: Scope, process_id: ProcessRef, reason: str) -> Op[EndProc
         work.commands.append(report_end(after, parent, error))
     yield from write(scope, work, "")
     if work.batches:
-        yield Wake(BATCHES)
+        yield from scope.store.announce(BATCHES)
     yield from _end_parked_replies(scope, row, checked)
     yield from record_action(scope, "end_process", str(key), checked)
     return EndProcessResult(key, not_done)
@@ -97,16 +98,16 @@ def _known(row: ProcessRow) -> tuple[Progress, list[str]]:
     try:
         progress = decode_progress(row)
     except (msgspec.DecodeError, RecursionError) as problem:
-        consequence = "commands that it sent were not called off, and nothing was undone"
+        consequence = "what it sent or started was not called off, and nothing was undone"
         return Progress(), [f"its steps cannot be read ({problem}), so {consequence}"]
-    compensated = {run.undoes for run in progress.runs if run.status is StepStatus.COMPLETED}
-    done = [
-        run.name
-        for run in progress.runs
-        if run.status is StepStatus.COMPLETED and run.undoes is None and run.number not in compensated
-    ]
+    undone = {run.undoes for run in progress.runs if run.undoes and run.status in UNDONE}
+    forward = [run for run in progress.runs if run.undoes is None and run.number not in undone]
+    done = [run.name for run in forward if run.status is StepStatus.COMPLETED]
+    doubtful = [run.name for run in forward if run.rank and run.status in DONE and run.name not in done]
     pending = [run.name for run in progress.pending() if run.kind is StepKind.COMMAND]
     left = [f"completed steps were not undone: {', '.join(done)}"] if done else []
+    if doubtful:
+        left.append(f"steps that may have taken effect were not undone: {', '.join(doubtful)}")
     if pending:
         left.append(
             f"what these steps have begun was not awaited, and is not undone: {', '.join(pending)}"

@@ -47,6 +47,7 @@ from commandbus.worker.events import StopRequested
 from commandbus.worker.health import HealthStatus
 from commandbus.worker.recordings import recordings_beside, witness_of
 
+GIVING_UP = "commandbus-giving-up"
 CUT_SECONDS = 1.0
 """Statements that have been waiting for so long at the end of a stop are given up."""
 
@@ -193,6 +194,8 @@ class RouterBase(ABC, Generic[Bus]):
         self.recorder = os.environ.get("COMMANDBUS_RECORDER") or None
         """The folder of the flight recorders, as `WorkerSettings` has it: a router that takes back what
         a dead worker held asks them what had begun."""
+        self.is_witness = True
+        """Whether it says what is known of lost workers; beside a worker, that one does."""
         self._giving_up: threading.Event | None = None
         self._stop_early: bool | None = None
 
@@ -216,7 +219,7 @@ class RouterBase(ABC, Generic[Bus]):
                 raise InvalidOperationError(f"Router {self.name} runs already; make another one.")
             self._bus.engine.check_open()
             self._set_up()
-            self._closer = BatchCloser(self._queues)
+            self._closer, self._giving_up = BatchCloser(self._queues), None
             self._forget = self._bus.hub.subscribe(TIMERS, self._timers_changed)
             self._loops = [self._loop(number) for number in range(self.settings.concurrency)]
             self._services = ServiceRunner(self._bus.engine, self._bus.scope, self._make_services())
@@ -251,7 +254,8 @@ class RouterBase(ABC, Generic[Bus]):
         seconds = self.settings.visibility_timeout
         engine = self._bus.engine
         recordings = recordings_beside(engine, self.recorder)
-        engine.store.consult(witness_of(recordings, outage_of(engine.url), seconds))
+        if self.is_witness:
+            engine.store.consult(witness_of(recordings, outage_of(engine.url), seconds))
         reclaimer = Reclaimer(
             self.name,
             self._queues,
@@ -298,17 +302,22 @@ class RouterBase(ABC, Generic[Bus]):
         return self.is_running
 
     def _ask_to_stop(self) -> None:
-        for loop in self._loops:
+        loops = self._loops
+        for loop in loops:
             loop.post(StopRequested(0.0))
-        if self._loops and self._giving_up is None:
-            self._giving_up = threading.Event()
-            threading.Thread(target=self._give_up, args=(self._giving_up,), daemon=True).start()
+        if loops and self._giving_up is None:
+            self._giving_up = over = threading.Event()
+            arguments = over, loops
+            threading.Thread(target=self._give_up, args=arguments, name=GIVING_UP, daemon=True).start()
 
-    def _give_up(self, over: threading.Event) -> None:
+    def _give_up(self, over: threading.Event, loops: list[RouterLoop]) -> None:
         """Transactions under way may take as long as handlers may. Then the store is given up, again
-        and again: a statement may have begun just before."""
+        and again: a statement may have begun just before. It ends with the run of these loops, also
+        when two threads ask for the stop at once, or one does while the run ends."""
         seconds = SHUTDOWN_SECONDS
-        while not over.wait(seconds):
+        while not over.wait(seconds) and self._loops is loops:
+            for loop in loops:
+                loop.given_up = True
             self._bus.engine.cut(CUT_SECONDS)
             seconds = CUT_SECONDS / 4
 

@@ -25,7 +25,7 @@ class RouterThread:
     def start(self) -> None:
         """Drive on what is registered at this moment."""
         self._router = SyncProcessReplyRouter(self._bus, list(self._registry.processes.values()))
-        self._router.recorder = self._recorder
+        self._router.recorder, self._router.is_witness = self._recorder, False
         self._thread = threading.Thread(target=self._run, name=self._router.name, daemon=True)
         self._thread.start()
 

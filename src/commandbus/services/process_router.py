@@ -29,7 +29,7 @@ from commandbus.operations.scope import Await, Flow, Scope, Send
 from commandbus.services.batch_closer import BatchCloser
 from commandbus.settings import WorkerSettings
 from commandbus.store.outage import Outage
-from commandbus.store.records import Claimed, ClaimRequest, Settlement, SettleReport
+from commandbus.store.records import Claimed, ClaimReply, ClaimRequest, Settlement, SettleReport
 from commandbus.store.session import bus_closed
 from commandbus.store.sessions import quiet
 from commandbus.store.wakeup import WakeHub
@@ -145,6 +145,8 @@ class RouterLoop:
         self.core = WorkerCore(slots, uniform=uniform)
         self._events = deque[events.Event]()
         self._stopping = False
+        self.given_up = False
+        """A stop has taken too long, so no further statement is begun; set from any thread."""
         self._in_doubt = False
         """Whether a transaction with some of what is unsettled may have been committed."""
         self._looked, self._timer_failures = -inf, 0
@@ -183,8 +185,9 @@ class RouterLoop:
         while True:
             event = self._events.popleft() if self._events else events.Tick()
             for effect in self.core.handle(event, now):
-                yield from self._perform(effect)
-            if self.core.done(now):
+                if not self.given_up:
+                    yield from self._perform(effect)
+            if self.given_up or self.core.done(now):
                 break
             if self._stopping or self.core.stopping:
                 self._timer_at = inf
@@ -201,6 +204,8 @@ class RouterLoop:
 
     def _perform(self, effect: effects.Effect) -> Flow[None]:
         match effect:
+            case effects.Claim() if self._stopping:  # decided on before: it would only go back
+                self._events.append(events.ClaimAnswered(ClaimReply([]), self._settings.batch_size))
             case effects.Claim():
                 self._events.append((yield from self._claim(effect)))
             case effects.Start(claimed):
@@ -237,7 +242,10 @@ class RouterLoop:
             self._failed("claim", error)
             return events.ClaimFailed(error)
         self._outage.answered()
-        self._metrics.empty += not reply.claimed
+        if reply.claimed:
+            self._hub.disarm(self.waiter)
+        else:
+            self._metrics.empty += 1
         return events.ClaimAnswered(reply, limit)
 
     def _settle(self, batch: list[Settlement]) -> Flow[events.Settled | events.SettleFailed]:
@@ -256,9 +264,9 @@ class RouterLoop:
                     yield from self._route(claimed)
         except Exception as error:  # as above
             self._failed("routing", error)
-            passing = isinstance(error, StoreUnavailable)
-            self._in_doubt |= passing
-            return events.SettleFailed(error, passing)
+            self._in_doubt |= isinstance(error, StoreUnavailable)
+            # A login that is refused is no reply's fault, and may be allowed again.
+            return events.SettleFailed(error, isinstance(error, StoreUnavailable | ConfigurationError))
         self._outage.answered()
         self._in_doubt &= bool(self.core.unsettled)
         return events.Settled(SettleReport())
@@ -266,7 +274,7 @@ class RouterLoop:
     def _route(self, claimed: list[Claimed]) -> Flow[None]:
         try:
             report = yield Send(route(self._scope, self._declarations, claimed, self._shard))
-        except (StoreUnavailable, NotOpen):
+        except (StoreUnavailable, ConfigurationError, NotOpen):
             raise
         except Exception as error:  # a mistake that one of them brings along
             logger.exception("router %s could not route a batch", self._name)

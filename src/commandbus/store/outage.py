@@ -12,7 +12,8 @@ logger = logging.getLogger("commandbus.store")
 
 
 SAME_SECONDS = 5.0
-"""What fails so soon after the store was back was on its way meanwhile: it is the same outage."""
+"""What fails so soon after the store was back may have been on its way meanwhile: a shorter outage
+hides the longer one before it only after this time."""
 
 
 class Outage:
@@ -41,21 +42,20 @@ class Outage:
         if self.since is None:  # nearly always, and without the lock
             return
         with self._lock:
-            began, self.since = self.since, None
+            began, now = self.since, time.monotonic()
             if began is None:
                 return
-            self._last = self._began(began), time.monotonic()
+            last_began, last_ended = self._last
+            if began >= last_ended + SAME_SECONDS or now - began >= last_ended - last_began:
+                self._last = began, now
+            self.since = None  # after that: `lasted` looks without the lock
         logger.warning("the store is back after %.1f s", time.monotonic() - began)
 
     def lasted(self, seconds: float, ago: float) -> bool:
         """Whether the store was away for so long, and still is, or was less than `ago` seconds ago."""
         now, since = time.monotonic(), self.since
-        began, ended = self._last if since is None else (self._began(since), now)
-        return ended - began >= seconds and now < ended + ago
-
-    def _began(self, since: float) -> float:
-        began, ended = self._last
-        return began if since < ended + SAME_SECONDS else since
+        spans = [self._last] if since is None else [self._last, (since, now)]
+        return any(ended - began >= seconds and now < ended + ago for began, ended in spans)
 
 
 _known: dict[str, Outage] = {}

@@ -14,7 +14,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from math import inf
 
 from commandbus.errors import CommandBusError
@@ -87,15 +88,36 @@ class LeaseKeeper:
         """Whether a lease cannot have run out yet. Without the lock, as every command asks."""
         return time.monotonic() < self._ends.get(lease_id, 0.0)
 
+    @contextmanager
+    def _excusing(self) -> Iterator[None]:
+        """While the store is asked; again and again by another thread, because a command that begins to
+        hold up this process meanwhile is not excused."""
+        over, step = threading.Event(), self._seconds / 10
+
+        def excuse() -> None:
+            self._excused(time.monotonic() + 3 * step)
+
+        def go_on() -> None:
+            while not over.wait(step):
+                excuse()
+
+        excuse()
+        thread = threading.Thread(target=go_on, name="commandbus-excuse", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
     def _run(self) -> None:
         excused_until = 0.0
         while (due := self._wait()) is not None:
             asked = time.monotonic()
             in_time = asked < excused_until or all(asked < self._ends.get(one, inf) for one in due)
-            if in_time:
-                self._excused(inf)
             try:
-                gone, failed = self._session.run(self._store.renew(due, self._seconds)), False
+                with self._excusing() if in_time else nullcontext():
+                    gone, failed = self._session.run(self._store.renew(due, self._seconds)), False
             except CommandBusError as error:
                 self._outage.failed(f"renewing {len(due)} leases", error, logger)
                 gone, failed = due, True

@@ -38,8 +38,8 @@ RUNS_KEPT_MAX = 100
 RUNS_MAX = 10_000
 """Runs that may have to be undone: a process that has more of them begins no further step."""
 
-_UNDONE = frozenset({StepStatus.COMPLETED, StepStatus.SKIPPED, StepStatus.CANCELED})
-_DONE = frozenset({StepStatus.COMPLETED, StepStatus.TIMED_OUT, StepStatus.CANCELED})
+UNDONE = frozenset({StepStatus.COMPLETED, StepStatus.SKIPPED, StepStatus.CANCELED})
+DONE = frozenset({StepStatus.COMPLETED, StepStatus.TIMED_OUT, StepStatus.CANCELED})
 """What is undone, if it has a rank: of canceled steps those that may have taken effect."""
 
 
@@ -351,8 +351,8 @@ class Decision(WorkingCopy):
     def _next_to_undo(self) -> tuple[StepRun, Step] | None:
         """The last step that was done, has a compensation, and is not undone yet."""
         runs = self.progress.runs
-        undone = {run.undoes for run in runs if run.undoes and run.status in _UNDONE}
-        done = [run for run in runs if run.undoes is None and run.rank and run.status in _DONE]
+        undone = {run.undoes for run in runs if run.undoes and run.status in UNDONE}
+        done = [run for run in runs if run.undoes is None and run.rank and run.status in DONE]
         for run in sorted(done, key=lambda run: -run.rank):
             declared = self.declaration.steps.get(run.name)
             if declared is not None and declared.undo is not None and run.number not in undone:

@@ -260,10 +260,12 @@ class WriteLane(Lane):
 
     def finish(self) -> None:
         """Programs that write little each, one after another, would let the log grow without end."""
-        if self._commits and self._lock.take_if_free():
-            with self._lock:
-                self._fold_back()
-        super().finish()
+        try:
+            if self._commits and self._lock.take_if_free():
+                with self._lock:
+                    self._fold_back()
+        finally:
+            super().finish()
 
     def _checkpoint(self) -> None:
         self._commits += 1

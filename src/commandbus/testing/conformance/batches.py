@@ -22,7 +22,7 @@ from commandbus.errors import (
     PermanentCommandError,
 )
 from commandbus.operations.batches import CancelBatchResult, close_batches
-from commandbus.testing.conformance.helpers import registry_of, together
+from commandbus.testing.conformance.helpers import registry_of, spy_on, together
 from commandbus.testing.handlers import Recorder
 from commandbus.testing.harness import DOMAIN, Harness
 from commandbus.testing.sagas import BookTrip, Trip
@@ -98,6 +98,15 @@ class BatchSuite:
         waiting = bus.query(domain=DOMAIN, status="PENDING")
         bus.cancel(waiting[0].command_id)
         assert counts(bus, batch_id) == (1, 1, 1, 1)
+
+    def test_an_end_by_an_operator_is_announced_to_processes_that_close_batches(
+        self, bus: Harness
+    ) -> None:
+        create(bus, 1)
+        (waiting,) = bus.query(domain=DOMAIN, status="PENDING")
+        with spy_on(bus.store, "announce") as announced:
+            bus.cancel(waiting.command_id)
+        assert announced.calls == 1
 
     def test_a_running_command_makes_it_in_progress(self, bus: Harness) -> None:
         batch_id = create(bus)

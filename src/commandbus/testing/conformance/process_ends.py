@@ -44,6 +44,14 @@ class ProcessEndsSuite:
         assert bus.stats(Timed.reply_to).depth == 0, "what comes late is ignored"
         assert bus.call(bus.bus.get_batch, opened.batch_id).failed == 1
 
+    def test_a_step_that_may_have_taken_effect_is_named(self, bus: Harness) -> None:
+        sagas = Sagas(bus, Timed)
+        process_id = sagas.start()
+        sagas.pass_time(11)
+        bus.run(damage(bus, process_id, "state"))
+        ended = bus.call(bus.bus.end_process, process_id, "restored by hand")
+        assert "may have taken effect were not undone: hotel" in str(ended.not_done)
+
     def test_the_parent_of_a_process_that_was_ended_is_told(self, bus: Harness) -> None:
         sagas = Sagas(bus, Tour, Leg)
         above = sagas.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -12,16 +13,22 @@ import pytest
 from commandbus.domain.command import SendRequest
 from commandbus.domain.process.declaration import Process, step
 from commandbus.domain.process.values import ProcessStatus
-from commandbus.errors import InvalidOperationError, StoreUnavailable
+from commandbus.errors import (
+    CommandBusError,
+    ConfigurationError,
+    InvalidOperationError,
+    StoreUnavailable,
+)
 from commandbus.operations.routing import route
 from commandbus.operations.scope import Await, Send
+from commandbus.runtimes import processes
 from commandbus.runtimes.probes import livez, readyz
 from commandbus.services.batch_closer import BatchCloser
 from commandbus.services.process_router import RouterLoop, RouterMetrics, router_settings
 from commandbus.store.op import Op, Statement
 from commandbus.store.records import ClaimRequest
 from commandbus.store.suspects import LAST_CHANCE, NONE
-from commandbus.store.wakeup import WakeHub
+from commandbus.store.wakeup import Waiter, WakeHub
 from commandbus.testing.conformance.helpers import registry_of, require, spy_on, together
 from commandbus.testing.handlers import Recorder
 from commandbus.testing.harness import Harness
@@ -60,7 +67,7 @@ def carry(
             error: Exception | None = None
             try:
                 answer = bus.run(op)
-            except StoreUnavailable as failure:
+            except CommandBusError as failure:
                 error = failure
             if after and names[-1] in after:
                 error = after[names[-1]]() or error
@@ -97,6 +104,49 @@ class RoutingSuite:
         assert "route" not in carry(bus, loop, {"claim": lambda: loop.post(StopRequested(0.0))})
         assert sagas.route() == 1, "it waits for no lease"
         assert sagas.get(process_id).current_steps == ["car"]
+
+    def test_a_stop_during_a_routing_begins_no_claim(self, bus: Harness) -> None:
+        sagas = Sagas(bus, BookTrip)
+        sagas.start()
+        sagas.end("book_hotel", "Grand")
+        loop = loop_of(sagas)
+        carried = carry(bus, loop, {"route": lambda: loop.post(StopRequested(0.0))})
+        assert carried[-1] == "route"
+
+    def test_a_reply_that_a_refused_login_meets_is_routed_later(self, bus: Harness) -> None:
+        sagas = Sagas(bus, BookTrip)
+        process_id = sagas.start()
+        sagas.end("book_hotel", "Grand")
+        refused = ConfigurationError("password authentication failed")
+        with spy_on(bus.store, "lock_processes", refused):
+            assert carry(bus, loop_of(sagas)).count("route") == 2
+        assert sagas.get(process_id).current_steps == ["car"]
+
+    def test_nothing_goes_on_giving_up_after_the_end_of_a_router(
+        self, bus: Harness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Not even if it is asked to stop while it ends."""
+        monkeypatch.setattr(processes, "SHUTDOWN_SECONDS", 0.01)
+        hub = bus.bus.hub
+        unregister = hub.unregister
+        with bus.run_router(BookTrip) as router:
+
+            def stop_meanwhile(waiter: Waiter) -> None:
+                router._stop()
+                unregister(waiter)
+
+            monkeypatch.setattr(hub, "unregister", stop_meanwhile)
+        eventually(lambda: processes.GIVING_UP not in [one.name for one in threading.enumerate()])
+
+    def test_the_router_of_a_worker_leaves_it_to_say_what_is_known_of_others(
+        self, bus: Harness
+    ) -> None:
+        """By the length of its own leases."""
+        registry = registry_of(DOMAIN, pay=Recorder())
+        registry.process(BookTrip)
+        with spy_on(bus.store, "consult") as consulted, bus.run_worker(registry):
+            eventually(lambda: bool(bus.bus.routers))
+            assert consulted.calls <= 1
 
     def test_a_reply_whose_lease_ends_before_it_is_routed_counts_once(self, bus: Harness) -> None:
         """The router itself claims it again, so it is there under two leases, of which one counts."""
