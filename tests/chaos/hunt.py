@@ -3,6 +3,7 @@ experiment that judges what it breaks, in small."""
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -128,7 +129,7 @@ def _hunt(bug: str, seed: int, most: int, tried: Callable[[str, int], list[Viola
         catch.stays += 1
         try:
             violations = tried(bug, seed * 100 + catch.stays)
-        except AssertionError as error:
+        except (AssertionError, subprocess.TimeoutExpired) as error:
             violations = [Violation(BROKEN_OFF, str(error), ())]
         catch.found += Counter(violation.promise for violation in violations)
         wanted = [v for v in violations if v.promise == catch.promise] or violations

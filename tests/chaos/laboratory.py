@@ -2,6 +2,7 @@
 
 import random
 import signal
+import subprocess
 import time
 from collections import Counter
 from contextlib import closing, suppress
@@ -356,9 +357,10 @@ class Laboratory:
             try:
                 while sender.expect_any()["event"] != "sent":
                     continue
-            except AssertionError as error:
-                self._died.append(f"a sender did not say what it had sent: {error}")
-            sender.wait()
+                sender.wait()
+            except (AssertionError, subprocess.TimeoutExpired) as error:
+                self._died.append(f"a sender did not end as it should: {error}")
+                sender.kill()
         self._senders = []
         with closing(Tables(self.plan.place.own_url)) as tables:
             # One more occurrence after the last fault: then those that were missed have been sent, too.

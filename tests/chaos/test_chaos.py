@@ -1,5 +1,6 @@
 """A short stay in the laboratory with every test run; `make chaos` stays longer."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -33,14 +34,19 @@ def test_a_seeded_bug_is_caught() -> None:
     assert hunt("an_error_is_taken_for_success", seed=7, seconds=2.0).caught
 
 
-def test_a_bug_that_stops_the_laboratory_is_not_caught_by_that(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error", [AssertionError("a sender ended with 1"), subprocess.TimeoutExpired("a sender", 60)]
+)
+def test_a_bug_that_stops_the_laboratory_is_not_caught_by_that(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     def break_off(*_: object, **__: object) -> None:
-        raise AssertionError("an operator ended with 1")
+        raise error
 
     monkeypatch.setattr("tests.chaos.hunt._stay", break_off)
     catch = hunt("an_error_is_taken_for_success", seed=7)
     assert (catch.caught, catch.stays) == (False, STAYS_MAX)
-    assert "an operator ended with 1" in catch.witness
+    assert "a sender" in catch.witness
 
 
 @pytest.mark.timeout(180)
