@@ -204,7 +204,8 @@ def _sending(bus: Harness) -> dict[str, Act]:
 def _operating(bus: Harness) -> dict[str, Act]:
     desk = bus.troubleshooting
     parked = [park(bus, {"n": n}, reply_to="answers") for n in range(4)]
-    waiting, running = bus.send(reply_to="answers", delay=3600), bus.send(priority=0)
+    waiting = bus.send(reply_to="answers", delay=3600, batch_id=_batch(bus))
+    running = bus.send(priority=0)
     # Its lease must outlast all actions: with PGMQ, a command whose lease ended counts as ready.
     taken = bus.take(bus.worker(), visibility_timeout=3600)
     assert taken.command.command_id == running
@@ -302,7 +303,7 @@ class AtomicitySuite:
 
     def test_operators_drive_processes_all_or_nothing(self, bus: Harness) -> None:
         sagas = Sagas(bus, BookTrip)
-        process_id = sagas.start()
+        (process_id,) = bus.call(sagas.manager.create_batch, [Trip()]).process_ids
         sagas.done("book_hotel", "Grand")
         sagas.done("book_car")
         sagas.done("pay", BusinessRuleException("NO", "no"))

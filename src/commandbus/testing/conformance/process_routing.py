@@ -136,7 +136,9 @@ class RoutingSuite:
                 unregister(waiter)
 
             monkeypatch.setattr(hub, "unregister", stop_meanwhile)
-        eventually(lambda: processes.GIVING_UP not in [one.name for one in threading.enumerate()])
+        names = lambda: [one.name for one in threading.enumerate()]  # noqa: E731
+        eventually(lambda: processes.GIVING_UP not in names())
+        assert not router.is_running
 
     def test_the_router_of_a_worker_leaves_it_to_say_what_is_known_of_others(
         self, bus: Harness
