@@ -20,7 +20,8 @@ from tests.os_processes.lab import Child, wait_until
 
 WORKERS = 10
 BOUND = 5.0
-"""P15: what was sent to deaf workers runs within this; a worker's own look comes after a minute."""
+"""P15: what was sent to workers that do not listen runs within this; a worker's own look comes
+after a minute."""
 LISTENERS: LiteralString = (
     "select pid from pg_stat_activity where application_name = 'commandbus listen'"
 )
@@ -57,9 +58,9 @@ def kill_listeners(on: str, seed: int, kills: int = 500) -> Trial:
                     child.kill()
     slowest = max(waited, default=0.0)
     note = (
-        f"{len(waited):,} rounds; what was sent to {WORKERS} deaf workers was carried out after "
-        f"{slowest:.1f} s at the latest ({BOUND:.0f} s are promised; by themselves they would have "
-        "looked after a minute)"
+        f"{len(waited):,} rounds; what was sent to {WORKERS} workers that did not listen was carried "
+        f"out after {slowest:.1f} s at the latest ({BOUND:.0f} s are promised; by themselves they "
+        "would have looked after a minute)"
     )
     if len(stopped) < WORKERS and not broken:
         broken.append("a worker had ended")

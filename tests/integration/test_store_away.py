@@ -49,16 +49,6 @@ Away = Callable[[], AbstractContextManager[None]]
 def on_server(configuration: Configuration, runtime: str, kind: str) -> Iterator[tuple[Harness, Away]]:
     """Behind a proxy, which refuses everything or falls silent."""
     with Proxy(tcp(configuration.url)) as proxy:
-
-        @contextmanager
-        def refusing() -> Iterator[None]:
-            proxy.refusing = True
-            proxy.cut()
-            try:
-                yield
-            finally:
-                proxy.refusing = False
-
         through = Configuration(
             configuration.name,
             proxy.url,
@@ -66,7 +56,7 @@ def on_server(configuration: Configuration, runtime: str, kind: str) -> Iterator
             transport=configuration.transport,
         )
         with closing(through.open(runtime)) as bus:
-            yield bus, proxy.frozen if kind == "frozen" else refusing
+            yield bus, proxy.frozen if kind == "frozen" else proxy.unreachable
 
 
 @contextmanager
@@ -120,17 +110,17 @@ def has_been_away(worker: Any) -> bool:
 def test_what_ran_or_had_finished_meanwhile_runs_again_without_a_crash(
     place: tuple[Harness, Away],
 ) -> None:
-    lose_two_leases(*place, asks_without_an_answer)
+    check_lost_leases_count_no_crash(*place, asks_without_an_answer)
 
 
 @pytest.mark.parametrize("place", ON_SERVERS[::2], indirect=True)
 def test_a_worker_without_a_recorder_is_excused_by_who_was_without_the_store_too(
     place: tuple[Harness, Away],
 ) -> None:
-    lose_two_leases(*place, has_been_away, SHORT_SECONDS, recorder="off")
+    check_lost_leases_count_no_crash(*place, has_been_away, SHORT_SECONDS, recorder="off")
 
 
-def lose_two_leases(
+def check_lost_leases_count_no_crash(
     bus: Harness,
     away: Away,
     is_noticed: Callable[[Any], bool],

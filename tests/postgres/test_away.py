@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -55,17 +54,6 @@ def other() -> Iterator[Harness]:
     harness.close()
 
 
-@contextmanager
-def away(proxy: Proxy) -> Iterator[None]:
-    """Connections are lost, and new ones refused, until the end of the block."""
-    proxy.refusing = True
-    proxy.cut()
-    try:
-        yield
-    finally:
-        proxy.refusing = False
-
-
 def travel() -> HandlerRegistry:
     registry = HandlerRegistry()
     for command_type in ("book_hotel", "book_car", "pay"):
@@ -90,7 +78,7 @@ def test_an_outage_outlives_the_patience_of_calls_but_nothing_else(
 ) -> None:
     with bus.run_worker(travel(), DOMAIN), bus.run_router(BookTrip):
         book(other)
-        with away(proxy):
+        with proxy.unreachable():
             began = time.monotonic()
             with pytest.raises(StoreUnavailable):
                 bus.stats()
@@ -110,7 +98,7 @@ def test_processes_go_on_soon_after_an_outage(bus: Harness, other: Harness, prox
     """No other call uses the bus of the router, so none makes its pool connect."""
     with bus.run_worker(travel(), DOMAIN), bus.run_router(BookTrip):
         book(other)
-        with away(proxy):
+        with proxy.unreachable():
             time.sleep(AWAY_SECONDS)
         began = time.monotonic()
         book(other)
@@ -121,7 +109,7 @@ def test_a_call_that_waits_for_a_connection_gets_one_soon_after_an_outage(
     bus: Harness, proxy: Proxy
 ) -> None:
     bus.stats()
-    with away(proxy):
+    with proxy.unreachable():
         waiting = bus.spawn(lambda: bus.bus.stats("orders"))
         time.sleep(AWAY_SECONDS)
         assert not waiting.done()
@@ -135,7 +123,7 @@ def test_workers_and_routers_stop_while_their_server_is_away(
 ) -> None:
     with bus.run_worker(travel(), DOMAIN) as worker, bus.run_router(BookTrip) as router:
         book(other)
-        with away(proxy):
+        with proxy.unreachable():
             eventually(lambda: worker.metrics.claim_failures > 0)
             began = time.monotonic()
             bus.call(router.stop)
@@ -146,7 +134,7 @@ def test_workers_and_routers_stop_while_their_server_is_away(
 async def test_a_dashboard_answers_soon_while_its_server_is_away(proxy: Proxy) -> None:
     async with visitor(proxy.url) as client:
         assert (await client.get("/")).status_code == 200
-        with away(proxy):
+        with proxy.unreachable():
             began = time.monotonic()
             assert (await client.get("/")).status_code == 503
             assert time.monotonic() - began < ANSWERED_SECONDS_MAX
@@ -160,7 +148,7 @@ async def test_a_dashboard_answers_soon_while_its_server_is_away(proxy: Proxy) -
 
 
 async def test_a_dashboard_that_finds_no_server_answers_soon(proxy: Proxy) -> None:
-    with away(proxy):
+    with proxy.unreachable():
         async with visitor(proxy.url) as client:
             began = time.monotonic()
             assert (await client.get("/")).status_code == 503

@@ -240,7 +240,7 @@ def reads(bus: SyncCommandBus, run: Callable[[Any], Any]) -> Iterator[tuple[str,
     yield "check", bus.check_payloads(registry())
 
 
-def difference(receipted: Harness, rows: Harness) -> None:
+def check_same_reads(receipted: Harness, rows: Harness) -> None:
     told = list(reads(receipted.bus, receipted.run))
     other = list(reads(rows.bus, rows.run))
     assert [name for name, _ in told] == [name for name, _ in other]
@@ -256,7 +256,7 @@ def stored(bus: Harness) -> dict[str, list[Any]]:
 
 
 def test_every_read_tells_the_same(copies: tuple[Harness, Harness]) -> None:
-    difference(*copies)
+    check_same_reads(*copies)
 
 
 def prune(bus: Harness) -> Any:
@@ -349,7 +349,7 @@ def test_a_dump_is_restored_with_both_shapes(copies: tuple[Harness, Harness]) ->
         subprocess.run(restore, check=True, input=dumped, timeout=60)
         restored = replace(source.configuration, url=target).open("threads")
         try:
-            difference(source, restored)
+            check_same_reads(source, restored)
             # Its numbers go on where those of the dump ended.
             newest = source.run(source.store.last_sequence())
             restored.send()

@@ -12,10 +12,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from commandbus import HandlerRegistry
+from commandbus import HandlerRegistry, SendRequest
 from commandbus.engines.postgres import listener
 from commandbus.engines.postgres.schema import upgrade
 from commandbus.engines.postgres.session import PostgresSession
+from commandbus.services import batch_closer
 from commandbus.store.op import Op, Rows, autocommit
 from commandbus.store.records import ClaimReply, ClaimRequest
 from commandbus.store.sessions import LEASES
@@ -62,6 +63,17 @@ def sleepers(url: str) -> int:
         found = connection.execute("select count(*) from commandbus.sleeper").fetchone()
         assert found is not None
         return int(found[0])
+
+
+def test_a_batch_whose_last_command_an_operator_ends_elsewhere_is_completed_at_once(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_closer, "AGAIN", 600.0)
+    with worker(url, Seen()), SyncCommandBus(url) as operator:
+        batch_id = operator.create_batch([SendRequest("orders", "ship", delay=3600)]).batch_id
+        (member,) = operator.query_commands(batch_id=batch_id)
+        operator.cancel(member.command_id, reason="not wanted")
+        eventually(lambda: operator.get_batch(batch_id).completed_at, timeout=15)
 
 
 def test_a_send_from_elsewhere_wakes_the_sleeper(url: str) -> None:

@@ -7,6 +7,7 @@ the scheduler decides when and how it is answered.
 from __future__ import annotations
 
 import types
+from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
@@ -63,7 +64,7 @@ def _ask(what: Ask | Pause) -> Generator[Ask | Pause, Any, Any]:
     return (yield what)
 
 
-class Actor:
+class Actor(ABC):
     """Something that takes steps, freezes and dies."""
 
     def __init__(self, world: RouterWorld, name: str) -> None:
@@ -84,11 +85,11 @@ class Actor:
         self.frozen_until = self.world.now + int(seconds * SECOND)
         self.world.log(self.name, "freezes for", round(seconds, 3))
 
-    def step(self) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def step(self) -> bool: ...
 
-    def next_moment(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def next_moment(self) -> int: ...
 
 
 class VirtualRouter(Actor):

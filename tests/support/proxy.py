@@ -249,6 +249,16 @@ class Proxy:
         finally:
             self.thaw()
 
+    @contextlib.contextmanager
+    def unreachable(self) -> Iterator[None]:
+        """Connections are cut, and new ones refused, until the end of the block."""
+        self.refusing = True
+        self.cut()
+        try:
+            yield
+        finally:
+            self.refusing = False
+
     def weather(self, *, delay: float = 0.0, bytes_per_second: float | None = None) -> None:
         """How slowly bytes travel; without arguments: as fast as they can."""
         self._delay, self._bytes_per_second = delay, bytes_per_second

@@ -163,23 +163,19 @@ class LimitsSuite:
         assert sorted(found, key=str) == sorted([*mine, others], key=str)
         assert found.next is None
 
-    def test_why_names_the_limit(self, bus: Harness) -> None:
-        set_limit(bus, "mail", concurrency=1)
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [({"concurrency": 1}, "1 at once"), ({"rate": 1, "per": 60, "burst": 1}, "1 per minute")],
+        ids=["concurrency", "rate"],
+    )
+    def test_why_names_the_limit(self, bus: Harness, options: dict[str, Any], words: str) -> None:
+        set_limit(bus, "mail", **options)
         send_some(bus, 1)
         held = bus.send(DOMAIN, "mail")
         assert take_all(bus, bus.worker()) == [0]
         answer = bus.call(bus.bus.why, held)
         assert "LIMIT_REACHED" in [reason.code for reason in answer.reasons]
-        assert "1 at once" in answer.summary
-
-    def test_why_names_a_rate(self, bus: Harness) -> None:
-        set_limit(bus, "mail", rate=1, per=60, burst=1)
-        send_some(bus, 1)
-        held = bus.send(DOMAIN, "mail")
-        assert take_all(bus, bus.worker()) == [0]
-        answer = bus.call(bus.bus.why, held)
-        assert "LIMIT_REACHED" in [reason.code for reason in answer.reasons]
-        assert "1 per minute" in answer.summary
+        assert words in answer.summary
 
     @pytest.mark.parametrize(
         "options",

@@ -136,8 +136,7 @@ class RoutingSuite:
                 unregister(waiter)
 
             monkeypatch.setattr(hub, "unregister", stop_meanwhile)
-        names = lambda: [one.name for one in threading.enumerate()]  # noqa: E731
-        eventually(lambda: processes.GIVING_UP not in names())
+        eventually(lambda: processes.GIVING_UP not in [one.name for one in threading.enumerate()])
         assert not router.is_running
 
     def test_the_router_of_a_worker_leaves_it_to_say_what_is_known_of_others(
