@@ -73,7 +73,7 @@ def test_a_batch_whose_last_command_an_operator_ends_elsewhere_is_completed_at_o
         batch_id = operator.create_batch([SendRequest("orders", "ship", delay=3600)]).batch_id
         (member,) = operator.query_commands(batch_id=batch_id)
         operator.cancel(member.command_id, reason="not wanted")
-        eventually(lambda: operator.get_batch(batch_id).completed_at, timeout=15)
+        assert eventually(lambda: operator.get_batch(batch_id).completed_at, timeout=15)
 
 
 def test_a_send_from_elsewhere_wakes_the_sleeper(url: str) -> None:

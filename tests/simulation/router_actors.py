@@ -7,7 +7,6 @@ the scheduler decides when and how it is answered.
 from __future__ import annotations
 
 import types
-from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
@@ -64,7 +63,7 @@ def _ask(what: Ask | Pause) -> Generator[Ask | Pause, Any, Any]:
     return (yield what)
 
 
-class Actor(ABC):
+class Actor:
     """Something that takes steps, freezes and dies."""
 
     def __init__(self, world: RouterWorld, name: str) -> None:
@@ -85,11 +84,11 @@ class Actor(ABC):
         self.frozen_until = self.world.now + int(seconds * SECOND)
         self.world.log(self.name, "freezes for", round(seconds, 3))
 
-    @abstractmethod
-    def step(self) -> bool: ...
+    def step(self) -> bool:
+        raise NotImplementedError
 
-    @abstractmethod
-    def next_moment(self) -> int: ...
+    def next_moment(self) -> int:
+        raise NotImplementedError
 
 
 class VirtualRouter(Actor):
